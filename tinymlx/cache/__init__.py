@@ -1,0 +1,5 @@
+"""Data structures of the K/V cache, shared by the engine, which fills them, and the models, which read them."""
+
+from tinymlx.cache.pool import KVView, PagePool
+
+__all__ = ["KVView", "PagePool"]

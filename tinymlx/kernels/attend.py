@@ -1,0 +1,50 @@
+"""attend: new queries over the pages of the cache and over the new keys and values, which are not in the pool yet."""
+
+import mlx.core as mx
+
+from tinymlx import ops
+from tinymlx.cache import KVView
+from tinymlx.kernels.route import Operation, Route
+
+
+def _mask(kv: KVView, L: int, window: int | None) -> mx.array:
+    page = 0 if kv.is_empty else kv.pool.shape[2]
+    return ops.attention_mask(kv.lengths, kv.block_table.shape[1] * page, L, kv.new_lengths, window)
+
+
+def twin(
+    q: mx.array, k_new: mx.array, v_new: mx.array, kv: KVView, *, scale: float, window: int | None = None, want_lse: bool = False
+) -> tuple[mx.array, mx.array | None]:
+    """q: [B, H, L, D]; k_new, v_new: [B, G, L, D]; causal, and within `window` positions if given.
+
+    Returns y [B, H, L, D] and, when `want_lse`, the log-sum-exp [B, H, L] in float32 (else it may be None).
+    """
+    mask = _mask(kv, q.shape[2], window)
+    if kv.is_empty:
+        return ops.scaled_dot_product_attention(q, k_new, v_new, scale=scale, mask=mask)
+    k_pages, v_pages = ops.gather_pages(kv.pool, kv.key_pages), ops.gather_pages(kv.pool, kv.value_pages)
+    return ops.paged_attention(q, k_new, v_new, k_pages, v_pages, mask, scale=scale)
+
+
+def mlx(q, k_new, v_new, kv, *, scale, window=None, want_lse=False):
+    if kv.is_empty and kv.new_lengths is None and window is None:
+        return mx.fast.scaled_dot_product_attention(q, k_new, v_new, scale=scale, mask="causal"), None
+    mask = _mask(kv, q.shape[2], window)
+    keys, values = k_new, v_new
+    if not kv.is_empty:
+        k_pages, v_pages = ops.gather_pages(kv.pool, kv.key_pages), ops.gather_pages(kv.pool, kv.value_pages)
+        # A slot that nobody may see can hold another request's NaN, and 0 * NaN is NaN.
+        v_pages = mx.where(mask[:, :, :, : v_pages.shape[2]].any(axis=2)[..., None], v_pages, mx.array(0, v_pages.dtype))
+        keys, values = mx.concatenate([k_pages, k_new], axis=2), mx.concatenate([v_pages, v_new], axis=2)
+    return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=mask), None
+
+
+def _without_lse(*args, want_lse: bool = False, **kwargs) -> bool:
+    return not want_lse
+
+
+attend = Operation(
+    "attend",
+    covers=("scaled_dot_product_attention", "attention_mask", "gather_pages", "paged_attention"),
+    routes={"twin": Route(twin), "mlx": Route(mlx, applies=_without_lse)},
+)

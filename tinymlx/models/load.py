@@ -1,0 +1,180 @@
+"""From a checkpoint's tensors to a model, one tensor at a time, so that memory holds the weights and little more."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from tinymlx.errors import UserError
+from tinymlx.models.adapters import load_adapter
+from tinymlx.models.config import ModelConfig
+from tinymlx.models.qwen3 import Qwen3, tensor_shapes
+from tinymlx.ops.linear import Quantization
+
+ACCEPTED_BITS, ACCEPTED_GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
+_EXPERT = re.compile(r"(.+\.mlp)\.experts\.(\d+)\.((?:gate|up|down)_proj\..+)")
+_FLOATS = {"BF16", "F16", "F32", "F64"}
+
+Progress = Callable[[int, int], None]
+"""Called with bytes read so far and bytes in all."""
+
+
+def load_model(
+    checkpoint: Any, *, dtype: mx.Dtype | None = None, adapter_path: str | Path | None = None, progress: Progress | None = None
+) -> Qwen3:
+    """Read, check and cast every tensor of a `tinymlx.hub` checkpoint.
+
+    dtype: of activations and dense weights; default float32 on a CPU, where MLX emulates narrower floats, else the checkpoint's own. Scales of quantised
+    weights are only ever widened. Raises UserError naming file and tensor: missing, extra, mis-shaped, NaN, unknown packing.
+    """
+    config = read_config(checkpoint)
+    dtype = dtype or default_dtype(checkpoint)
+    quantization = quantized_modules(checkpoint, config)
+    sources = _match_tensors(checkpoint, config, quantization)
+
+    total = sum(checkpoint.tensors[name].nbytes for parts in sources.values() for name in parts)
+    done = 0
+    weights: dict[str, mx.array] = {}
+    for name, parts in sources.items():
+        arrays = []
+        for part in parts:
+            arrays.append(_cast(checkpoint, part, dtype))
+            done += checkpoint.tensors[part].nbytes
+            if progress:
+                progress(done, total)
+        weights[name] = arrays[0] if len(arrays) == 1 and not _is_stacked(name, parts) else mx.stack(arrays)
+        mx.eval(weights[name])
+    loras = {}
+    if adapter_path is not None:
+        loras = load_adapter(Path(adapter_path), config, weights, quantization, dtype)
+    return Qwen3(config, weights, quantization, loras)
+
+
+def read_config(checkpoint: Any) -> ModelConfig:
+    return ModelConfig.from_dict(checkpoint.config, file=str(_config_file(checkpoint)))
+
+
+def _config_file(checkpoint: Any) -> Path:
+    path = checkpoint.source.path
+    return path / "config.json" if path.is_dir() else path
+
+
+def default_dtype(checkpoint: Any) -> mx.Dtype:
+    """float32 on a CPU; elsewhere the floats most of the checkpoint is stored in (for a quantised one, those of its scales)."""
+    if mx.default_device() == mx.cpu:
+        return mx.float32
+    counts: dict[str, int] = {}
+    for name, info in checkpoint.tensors.items():
+        if info.dtype in _FLOATS:
+            weight = info.nbytes * (1000 if name.endswith(".scales") else 1)
+            counts[info.dtype] = counts.get(info.dtype, 0) + weight
+    most = max(counts, key=counts.get, default="BF16")
+    return {"BF16": mx.bfloat16, "F16": mx.float16}.get(most, mx.float32)
+
+
+def quantized_modules(checkpoint: Any, config: ModelConfig) -> dict[str, Quantization]:
+    """How each linear module that comes with scales is packed, from `quantization` and its per-module overrides."""
+    file = _config_file(checkpoint)
+    raw = checkpoint.config.get("quantization") or checkpoint.config.get("quantization_config") or {}
+    if not isinstance(raw, dict):
+        raise UserError(f"{file}: quantization is not a JSON object")
+    packed = {}
+    for module in tensor_shapes(config)[0]:
+        first = _EXPERT_ZERO.sub(r"\1.experts.0.", module)
+        scales = next((m for m in (module, first) if f"{m}.scales" in checkpoint.tensors), None)
+        override = next((raw[m] for m in (module, first) if m in raw), None)
+        if scales is None:
+            if isinstance(override, dict):
+                raise UserError(f"{file}: quantization names {module}, but its scales are missing; download the checkpoint again")
+            continue
+        if override is False or not raw:
+            raise UserError(f"{file}: {scales}.scales is present, but the config says that this module is not quantised")
+        packed[module] = _quantization({**raw, **(override if isinstance(override, dict) else {})}, module, file)
+    return packed
+
+
+_EXPERT_ZERO = re.compile(r"^(.+\.mlp)\.switch_mlp\.")
+
+
+def _quantization(raw: dict, module: str, file: Path) -> Quantization:
+    mode = raw.get("mode", "affine")
+    group_size, bits = raw.get("group_size", 32 if mode == "mxfp4" else 64), raw.get("bits", 4)
+    if mode == "affine" and bits in ACCEPTED_BITS and group_size in ACCEPTED_GROUPS:
+        return Quantization(group_size, bits, mode)
+    if mode == "mxfp4" and bits == 4 and group_size == 32:
+        return Quantization(group_size, bits, mode)
+    raise UserError(
+        f"{file}: {module} is packed as mode {mode!r}, bits {bits!r}, group_size {group_size!r}; accepted are affine with bits "
+        "2, 3, 4, 5, 6, 8 and groups 32, 64, 128, and mxfp4 with bits 4 and group 32"
+    )
+
+
+def _expected(config: ModelConfig, quantization: dict[str, Quantization], biased: set[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and stored shape of every tensor the model needs."""
+    linears, others = tensor_shapes(config)
+    yield from others.items()
+    for module, (*lead, N, K) in linears.items():
+        packing = quantization.get(module)
+        if packing is None:
+            yield f"{module}.weight", (*lead, N, K)
+            continue
+        yield f"{module}.weight", (*lead, N, K * packing.bits // 32)
+        yield f"{module}.scales", (*lead, N, K // packing.group_size)
+        if packing.mode == "affine":
+            yield f"{module}.biases", (*lead, N, K // packing.group_size)
+
+
+def _match_tensors(checkpoint: Any, config: ModelConfig, quantization: dict[str, Quantization]) -> dict[str, list[str]]:
+    """For each weight of the model the tensors of the checkpoint that make it up: one, or one an expert."""
+    available: dict[str, list[str]] = {}
+    experts: dict[str, dict[int, str]] = {}
+    for name in checkpoint.tensors:
+        match = _EXPERT.fullmatch(name)
+        if match:
+            experts.setdefault(f"{match[1]}.switch_mlp.{match[3]}", {})[int(match[2])] = name
+        elif not name.endswith("rotary_emb.inv_freq") and not (config.tie_word_embeddings and name.startswith("lm_head.")):
+            available[name] = [name]
+    folder = checkpoint.source.path
+    for name, parts in experts.items():
+        missing = set(range(config.num_experts)) - parts.keys()
+        if missing:
+            raise UserError(f"{folder}: expert {min(missing)} of {name} is missing; download the checkpoint again")
+        available[name] = [parts[i] for i in sorted(parts)]
+
+    expected = dict(_expected(config, quantization, set()))
+    for name, shape in expected.items():
+        if name not in available:
+            raise UserError(f"{folder}: tensor {name} is missing; download the checkpoint again")
+        for part in available[name]:
+            info = checkpoint.tensors[part]
+            stacked = _is_stacked(name, available[name])
+            wanted = shape[1:] if stacked else shape
+            if tuple(info.shape) != wanted or (stacked and len(available[name]) != shape[0]):
+                raise UserError(f"{info.file}: tensor {part} has shape {list(info.shape)}; config.json asks for {list(wanted)}")
+            packed = name.endswith(".weight") and name.removesuffix(".weight") in quantization
+            is_scale = name.endswith(".scales") and quantization[name.removesuffix(".scales")].mode == "mxfp4"
+            accepted = {"U32"} if packed else {"U8"} if is_scale else _FLOATS
+            if info.dtype not in accepted:
+                raise UserError(f"{info.file}: tensor {part} is {info.dtype}; accepted here: {', '.join(sorted(accepted))}")
+    extra = sorted(available.keys() - expected.keys())
+    if extra:
+        first = available[extra[0]][0]
+        raise UserError(f"{checkpoint.tensors[first].file}: tensor {first} does not belong to a {config.model_type} of this config.json")
+    return {name: available[name] for name in expected}
+
+
+def _is_stacked(name: str, parts: list[str]) -> bool:
+    """Whether experts come as tensors of their own, to be stacked."""
+    return parts[0] != name
+
+
+def _cast(checkpoint: Any, name: str, dtype: mx.Dtype) -> mx.array:
+    array = checkpoint.read(name)
+    if not mx.issubdtype(array.dtype, mx.floating):
+        return array
+    if mx.any(mx.isnan(array)).item():
+        raise UserError(f"{checkpoint.tensors[name].file}: tensor {name} contains NaN; download the file again")
+    keeps = name.endswith((".scales", ".biases")) and array.dtype.size <= dtype.size and array.dtype != dtype and dtype != mx.float32
+    return array if keeps else array.astype(dtype)

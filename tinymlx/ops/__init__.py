@@ -1,0 +1,18 @@
+"""Readable array mathematics: what a learner writes and a test trusts.
+
+No dispatch, no back end, no cleverness. Kernels' twins reach these functions as attributes of this package (`ops.rms_norm`), so that
+another function can be grafted in. Letters in shapes: B rows, L new tokens a row, T keys, H query heads, G key/value heads,
+D head size, K features in, N features out, V vocabulary, E experts.
+"""
+
+from tinymlx.ops.attention import attention_mask, gather_pages, paged_attention, scaled_dot_product_attention
+from tinymlx.ops.embedding import embedding
+from tinymlx.ops.linear import Linear, Lora, Quantization, dequantize, linear
+from tinymlx.ops.mlp import mixture_of_experts, silu, swiglu
+from tinymlx.ops.norm import rms_norm
+from tinymlx.ops.rope import rope, rope_frequencies
+
+__all__ = [
+    "Linear", "Lora", "Quantization", "attention_mask", "dequantize", "embedding", "gather_pages", "linear", "mixture_of_experts",
+    "paged_attention", "rms_norm", "rope", "rope_frequencies", "scaled_dot_product_attention", "silu", "swiglu",
+]

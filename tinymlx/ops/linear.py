@@ -1,0 +1,60 @@
+"""Matrix times vector with dense or group-quantised weights, and a low-rank adapter beside it."""
+
+from typing import NamedTuple
+
+import mlx.core as mx
+
+
+class Quantization(NamedTuple):
+    """How a weight is packed: `bits` a value, `group_size` values sharing a scale (and a bias in mode "affine")."""
+
+    group_size: int = 64
+    bits: int = 4
+    mode: str = "affine"  # or "mxfp4"
+
+
+class Lora(NamedTuple):
+    """A low-rank change of a weight (Hu et al., 2021, arXiv:2106.09685): W + scale * b a."""
+
+    a: mx.array  # [r, K]
+    b: mx.array  # [N, r]
+    scale: float
+    column_scale: mx.array | None = None  # [N]: DoRA's magnitude over the norm of the changed row (arXiv:2402.09353)
+
+
+class Linear(NamedTuple):
+    """y = x W^T + bias. W is dense [N, K], or packed [N, K * bits / 32] uint32 with scales (and biases) [N, K / group_size].
+
+    Experts of a mixture carry a leading axis E on every array.
+    """
+
+    weight: mx.array
+    bias: mx.array | None = None
+    scales: mx.array | None = None
+    biases: mx.array | None = None
+    quantization: Quantization | None = None
+    lora: Lora | None = None
+
+
+def dequantize(w: Linear) -> mx.array:
+    """The dense weight [..., N, K] that a packed one stands for: scale * q + bias, group by group."""
+    if w.quantization is None:
+        return w.weight
+    group_size, bits, mode = w.quantization
+    return mx.dequantize(w.weight, w.scales, w.biases, group_size=group_size, bits=bits, mode=mode)
+
+
+def linear(x: mx.array, w: Linear) -> mx.array:
+    """x: [..., K] -> [..., N] in x's dtype."""
+    y = x @ dequantize(w).astype(x.dtype).swapaxes(-1, -2)
+    if w.lora is not None:
+        y = add_lora(y, x, w.lora)
+    if w.bias is not None:
+        y = y + w.bias
+    return y
+
+
+def add_lora(y: mx.array, x: mx.array, lora: Lora) -> mx.array:
+    """y: [..., N] = x W^T without bias -> x (W + scale * b a)^T, each output scaled again where the adapter is DoRA."""
+    y = y + (lora.scale * ((x @ lora.a.T) @ lora.b.T)).astype(x.dtype)
+    return y if lora.column_scale is None else y * lora.column_scale

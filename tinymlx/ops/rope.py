@@ -1,0 +1,76 @@
+"""Rotary position embedding (Su et al., 2021, arXiv:2104.09864) and the scalings that Qwen3, Qwen2 and Llama checkpoints name."""
+
+import math
+from collections.abc import Mapping
+
+import mlx.core as mx
+import numpy as np
+
+
+def rope_frequencies(head_dim: int, theta: float, scaling: Mapping | None = None) -> tuple[mx.array, float]:
+    """Radians a token for each of the D/2 pairs, and the factor by which queries and keys are scaled.
+
+    >>> rope_frequencies(4, 100.0)
+    (array([1, 0.1], dtype=float32), 1.0)
+
+    scaling: Hugging Face's `rope_scaling` with `rope_type` "linear", "llama3" or "yarn" and `original_max_position_embeddings`
+    filled in (`ModelConfig` does both). YaRN: Peng et al., 2023, arXiv:2309.00071, section 3.
+    """
+    exponents = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
+    plain = theta**-exponents
+    kind = scaling["rope_type"] if scaling else "default"
+    if kind == "default":
+        frequencies, scale = plain, 1.0
+    elif kind == "linear":
+        frequencies, scale = plain / scaling["factor"], 1.0
+    elif kind == "llama3":
+        frequencies, scale = _llama3(plain, scaling), 1.0
+    elif kind == "yarn":
+        frequencies, scale = _yarn(plain, head_dim, theta, scaling)
+    else:
+        raise ValueError(f"rope_type {kind!r} is not one of default, linear, llama3, yarn")
+    return mx.array(frequencies.astype(np.float32)), scale
+
+
+def _llama3(plain: np.ndarray, scaling: Mapping) -> np.ndarray:
+    """Long waves are stretched by `factor`, short ones kept, those between blended."""
+    turns = scaling["original_max_position_embeddings"] * plain / (2 * math.pi)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return plain * (keep + (1 - keep) / scaling["factor"])
+
+
+def _yarn(plain: np.ndarray, head_dim: int, theta: float, scaling: Mapping) -> tuple[np.ndarray, float]:
+    """Pairs that turn more than `beta_fast` times in the original context are kept, below `beta_slow` stretched by `factor`."""
+    factor, original = scaling["factor"], scaling["original_max_position_embeddings"]
+
+    def pair_that_turns(times: float) -> float:
+        return head_dim * math.log(original / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair_that_turns(scaling.get("beta_fast") or 32), pair_that_turns(scaling.get("beta_slow") or 1)
+    if scaling.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    stretched = np.clip((np.arange(head_dim // 2) - low) / max(high - low, 1e-3), 0.0, 1.0)
+    frequencies = plain / factor * stretched + plain * (1 - stretched)
+
+    def magnitude(mscale: float) -> float:
+        return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    scale = scaling.get("attention_factor")
+    if scale is None:
+        mscale, mscale_all_dim = scaling.get("mscale"), scaling.get("mscale_all_dim")
+        scale = magnitude(mscale) / magnitude(mscale_all_dim) if mscale and mscale_all_dim else magnitude(1.0)
+    return frequencies, float(scale)
+
+
+def rope(x: mx.array, positions: mx.array, frequencies: mx.array, scale: float = 1.0) -> mx.array:
+    """Turn pair (i, i + D/2) of every head by position * frequency[i].
+
+    x: [B, heads, L, D], positions: [B, L], frequencies: [D/2]. Returns x's shape and dtype, multiplied by `scale`.
+    """
+    angles = positions[:, None, :, None].astype(mx.float32) * frequencies  # [B, 1, L, D/2]
+    cos, sin = mx.cos(angles) * scale, mx.sin(angles) * scale
+    first, second = mx.split(x.astype(mx.float32), 2, axis=-1)
+    turned = mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return turned.astype(x.dtype)
