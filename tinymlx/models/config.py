@@ -107,7 +107,7 @@ class _Reader:
             num_hidden_layers=layers,
             num_attention_heads=heads,
             num_key_value_heads=self.integer("num_key_value_heads", heads),
-            head_dim=self.integer("head_dim", 128 if model_type.startswith("qwen3") else max(hidden // heads, 1)),
+            head_dim=self.integer("head_dim", 128 if model_type == "qwen3" else max(hidden // heads, 1)),
             intermediate_size=self.integer("intermediate_size"),
             vocab_size=self.integer("vocab_size"),
             max_position_embeddings=max_positions,

@@ -44,7 +44,8 @@ def attention_mask(lengths: mx.array, slots: int, L: int, new_lengths: mx.array 
     in_cache = mx.broadcast_to(cached < lengths, (lengths.shape[0], L, slots))
     causal = mx.broadcast_to(new[None, :] <= new[:, None], (lengths.shape[0], L, L))
     if new_lengths is not None:
-        causal = causal & (new < new_lengths[:, None, None])
+        # Padding sees itself, so that no query is left without a key: what it computes is dropped, but must stay finite.
+        causal = causal & ((new < new_lengths[:, None, None]) | (new[None, :] == new[:, None]))
     if window is not None:
         in_cache = in_cache & (queries - cached < window)
         causal = causal & (new[:, None] - new[None, :] < window)

@@ -1,0 +1,240 @@
+"""One conversation: prefill in chunks, decode token by token, and keep its K/V for the next turn."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+
+from tinymlx.cache import PagePool
+from tinymlx.engine.sampling import Sampler, SamplingParams
+from tinymlx.engine.step import Stepper
+from tinymlx.engine.stop import StopMatcher
+from tinymlx.errors import UserError
+from tinymlx.models.qwen3 import Qwen3
+
+FIRST_PAGES = 64  # the pool of a conversation starts with 1,024 tokens and doubles
+
+
+@dataclass
+class Stats:
+    """What one answer took. Times are wall-clock seconds; the first token's is from the call to `stream`."""
+
+    prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    prompt_s: float = 0.0
+    generated_tokens: int = 0
+    generation_s: float = 0.0
+    time_to_first_token_s: float = 0.0
+    weight_bytes_per_token: int = 0
+    kv_bytes_per_token: int = 0
+    context_tokens: int = 0
+    peak_memory_bytes: int = 0
+
+    @property
+    def prompt_tokens_per_s(self) -> float:
+        """Prompt tokens computed, those already cached left out, over prefill time."""
+        return (self.prompt_tokens - self.num_cached_tokens) / self.prompt_s if self.prompt_s else 0.0
+
+    @property
+    def generation_tokens_per_s(self) -> float:
+        """Decode steps over their time: the first token comes from the prefill and is not counted."""
+        return (self.generated_tokens - 1) / self.generation_s if self.generation_s and self.generated_tokens > 1 else 0.0
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Weights and K/V read while decoding, over its time."""
+        context = self.context_tokens - self.generated_tokens / 2  # its mean over the answer
+        return self.generation_tokens_per_s * (self.weight_bytes_per_token + context * self.kv_bytes_per_token)
+
+
+@dataclass
+class Chunk:
+    """Text that is now certain (may be empty), with the token that brought it. The last chunk has a finish_reason and stats."""
+
+    text: str
+    token: int | None = None
+    logprob: float | None = None
+    top_logprobs: list[tuple[int, float]] = field(default_factory=list)
+    finish_reason: str | None = None  # "stop": end token or stop string; "length": max_tokens or the context's end
+    stats: Stats | None = None
+
+
+class Session:
+    """A conversation's tokens and their K/V. One answer at a time; not for use from two threads at once.
+
+    max_context: most tokens of prompt and answer together; default the model's max_position_embeddings.
+    """
+
+    def __init__(
+        self,
+        model: Qwen3,
+        tokenizer: Any,
+        *,
+        eos_token_ids: Iterable[int] | None = None,
+        max_context: int | None = None,
+        prefill_step_size: int = 512,
+    ):
+        config = model.config
+        self.model, self.tokenizer = model, tokenizer
+        self.eos_token_ids = frozenset({*config.eos_token_ids, *tokenizer.eos_token_ids, *(eos_token_ids or ())})
+        self.max_context = min(max_context or config.max_position_embeddings, config.max_position_embeddings)
+        self.prefill_step_size = prefill_step_size
+        self._stepper = Stepper(model)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+        config = self.model.config
+        pages = min(FIRST_PAGES, -(-self.max_context // 16))
+        self._pool = PagePool(config.num_hidden_layers, config.num_key_value_heads, config.head_dim, pages, self.model.dtype)
+        self._tokens: list[int] = []  # fed to the model; K/V of all but the pending ones is in the pool
+        self._pages: list[int] = []
+        self._pending: tuple[list[tuple[mx.array, mx.array]], int, int] | None = None  # K/V of the last step, start, count
+
+    @property
+    def num_cached_tokens(self) -> int:
+        return len(self._tokens)
+
+    def stream(
+        self, prompt: Sequence[int], params: SamplingParams, *, on_prefill: Callable[[int, int], None] | None = None
+    ) -> Iterator[Chunk]:
+        """Answer `prompt` (token ids of the whole conversation so far), chunk by chunk.
+
+        What it has in common with the tokens already cached is not computed again. Closing the iterator stops the answer and keeps the cache. on_prefill:
+        called with prompt tokens done and in all. Raises UserError for a prompt that is empty, too long, or has ids outside the vocabulary.
+        """
+        prompt = list(prompt)
+        self._check(prompt)
+        try:
+            yield from self._stream(prompt, params, on_prefill)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self.reset()  # a step may have been cut in the middle
+            raise
+
+    def _check(self, prompt: list[int]) -> None:
+        if not prompt:
+            raise UserError("the prompt is empty; give at least one token")
+        if len(prompt) >= self.max_context:
+            raise UserError(
+                f"the prompt has {len(prompt)} tokens and the context holds {self.max_context} including the answer; "
+                "shorten it, /reset the chat, or raise --max-kv-size where the model allows"
+            )
+        if not 0 <= min(prompt) <= max(prompt) < self.model.config.vocab_size:
+            raise UserError(f"prompt token ids must lie in 0..{self.model.config.vocab_size - 1}; is this the model's own tokenizer?")
+
+    def _stream(self, prompt: list[int], params: SamplingParams, on_prefill: Callable[[int, int], None] | None) -> Iterator[Chunk]:
+        began = time.perf_counter()
+        mx.reset_peak_memory()
+        stats = Stats(
+            prompt_tokens=len(prompt),
+            num_cached_tokens=self._keep_common(prompt),
+            weight_bytes_per_token=self.model.nbytes_per_token,
+            kv_bytes_per_token=self.model.kv_nbytes_per_token,
+        )
+        sampler = Sampler([params], min(self.tokenizer.vocab_size, self.model.config.vocab_size))
+        sampler.start([prompt])
+        draw = sampler.sample(self._prefill(prompt, on_prefill), [len(prompt)])
+        mx.eval(draw.arrays)
+        stats.prompt_s = stats.time_to_first_token_s = time.perf_counter() - began
+
+        limit = min(params.max_tokens, self.max_context - len(prompt))
+        detokenizer, stops = self.tokenizer.detokenizer(), StopMatcher(params.stop)
+        finish = "length" if limit == 0 else None
+        decoding = time.perf_counter()
+        pipelined = mx.default_device() == mx.gpu
+        while finish is None:
+            stats.generated_tokens += 1
+            last = stats.generated_tokens == limit
+            # On a GPU the next step is enqueued before this token is read, so that the device never waits for Python.
+            upcoming = None
+            if pipelined and not last:
+                upcoming = self._enqueue(sampler, draw, len(prompt) + stats.generated_tokens)
+            token = draw.token(0)
+            if token < 0:
+                raise UserError(f"the model's logits at position {len(prompt) + stats.generated_tokens - 1} are not numbers; check the weights")
+            if upcoming is not None:
+                self._tokens[-1] = token
+            if token in self.eos_token_ids and not params.ignore_eos:
+                text, stopped = stops.add(detokenizer.finish())
+                text, finish = text if stopped else text + stops.finish(), "stop"
+            else:
+                text, stopped = stops.add(detokenizer.add(token))
+                if not stopped and last:
+                    rest, stopped = stops.add(detokenizer.finish())
+                    text += rest if stopped else rest + stops.finish()
+                finish = "stop" if stopped else "length" if last else None
+            chunk = Chunk(text, token, draw.logprob(0), draw.top_logprobs(0), finish)
+            if finish is None:
+                draw = upcoming or self._enqueue(sampler, draw, len(prompt) + stats.generated_tokens, token)
+            else:
+                stats.generation_s = time.perf_counter() - decoding
+                stats.context_tokens = len(prompt) + stats.generated_tokens
+                stats.peak_memory_bytes = mx.get_peak_memory()
+                chunk.stats = stats
+            yield chunk
+        if limit == 0:
+            stats.context_tokens, stats.peak_memory_bytes = len(prompt), mx.get_peak_memory()
+            yield Chunk("", finish_reason="length", stats=stats)
+
+    def _keep_common(self, prompt: list[int]) -> int:
+        """Cut the cache back to what it shares with `prompt`, less its last token, whose logits are needed. Returns what is kept."""
+        common = 0
+        while common < min(len(prompt) - 1, len(self._tokens)) and prompt[common] == self._tokens[common]:
+            common += 1
+        if self._pending is not None:
+            fresh, start, count = self._pending
+            self._pending = (fresh, start, min(count, common - start)) if common > start else None
+        self._flush()
+        del self._tokens[common:]
+        unused = self._pool.pages_for(common)
+        self._pool.free(self._pages[unused:])
+        del self._pages[unused:]
+        return common
+
+    def _prefill(self, prompt: list[int], on_prefill: Callable[[int, int], None] | None) -> mx.array:
+        """Logits [1, V] after the last token of `prompt`."""
+        done = len(self._tokens)
+        hidden = None
+        while done < len(prompt):
+            chunk = prompt[done : done + self.prefill_step_size]
+            last = done + len(chunk) == len(prompt)
+            hidden = self._feed(mx.array([chunk]), chunk, logits=last)
+            mx.eval(hidden, self._pending[0])
+            done += len(chunk)
+            if on_prefill:
+                on_prefill(done, len(prompt))
+        return hidden
+
+    def _enqueue(self, sampler: Sampler, draw: Any, position: int, token: int | None = None) -> Any:
+        """Feed the drawn token and sample the next; `token` is its value if it has been read already."""
+        logits = self._feed(draw.tokens[:, None], [-1 if token is None else token], logits=True)
+        upcoming = sampler.sample(logits, [position])
+        mx.async_eval(upcoming.arrays, self._pending[0])
+        return upcoming
+
+    def _feed(self, tokens: mx.array, values: list[int], logits: bool) -> mx.array:
+        """Run the model on the conversation's next tokens [1, L]. Returns the last one's logits [1, V], or its hidden state [1, 1, K]."""
+        self._flush()
+        start, count = len(self._tokens), len(values)
+        view = self._pool.view([self._pages], [start], self._stepper.table_width(len(self._pages)))
+        out, fresh = self._stepper(tokens, view, logits)
+        self._pending = (fresh, start, count)
+        self._tokens.extend(values)
+        return out
+
+    def _flush(self) -> None:
+        """Write the last step's K/V to the pool: first thing of a step, when nothing reads the pool any more, so that it is in place."""
+        if self._pending is None:
+            return
+        fresh, start, count = self._pending
+        self._pending = None
+        needed = self._pool.pages_for(start + count) - len(self._pages)
+        if needed > self._pool.num_free:
+            most = self._pool.pages_for(self.max_context)
+            self._pool.grow(min(max(2 * self._pool.num_pages, len(self._pages) + needed), most))
+        self._pages.extend(self._pool.allocate(max(needed, 0)))
+        self._pool.write(fresh, [self._pages], [start], [count])
