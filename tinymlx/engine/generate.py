@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from tinymlx.cache import PagePool
-from tinymlx.engine.sampling import Sampler, SamplingParams
+from tinymlx.engine.sampling import NO_TOKEN, Draw, History, Sampler, SamplingParams, unusable_logits
 from tinymlx.engine.step import Stepper
 from tinymlx.engine.stop import StopMatcher
 from tinymlx.errors import UserError
@@ -136,49 +136,43 @@ class Session:
             kv_bytes_per_token=self.model.kv_nbytes_per_token,
         )
         sampler = Sampler([params], min(self.tokenizer.vocab_size, self.model.config.vocab_size))
-        sampler.start([prompt])
-        draw = sampler.sample(self._prefill(prompt, on_prefill), [len(prompt)])
-        mx.eval(draw.arrays)
+        draw, history = sampler.sample(self._prefill(prompt, on_prefill), [len(prompt)], sampler.history([prompt]))
+        mx.eval(draw.arrays())
         stats.prompt_s = stats.time_to_first_token_s = time.perf_counter() - began
 
         limit = min(params.max_tokens, self.max_context - len(prompt))
         detokenizer, stops = self.tokenizer.detokenizer(), StopMatcher(params.stop)
-        finish = "length" if limit == 0 else None
-        decoding = time.perf_counter()
         pipelined = mx.default_device() == mx.gpu
+        finish, decoding = None, time.perf_counter()
         while finish is None:
             stats.generated_tokens += 1
+            position = len(prompt) + stats.generated_tokens
             last = stats.generated_tokens == limit
             # On a GPU the next step is enqueued before this token is read, so that the device never waits for Python.
             upcoming = None
             if pipelined and not last:
-                upcoming = self._enqueue(sampler, draw, len(prompt) + stats.generated_tokens)
-            token = draw.token(0)
-            if token < 0:
-                raise UserError(f"the model's logits at position {len(prompt) + stats.generated_tokens - 1} are not numbers; check the weights")
+                upcoming, history = self._enqueue(sampler, draw, position, history)
+            token, logprob, top_logprobs = draw.read()[0]
+            if token == NO_TOKEN:
+                raise unusable_logits(position - 1)
             if upcoming is not None:
                 self._tokens[-1] = token
-            if token in self.eos_token_ids and not params.ignore_eos:
-                text, stopped = stops.add(detokenizer.finish())
-                text, finish = text if stopped else text + stops.finish(), "stop"
-            else:
-                text, stopped = stops.add(detokenizer.add(token))
-                if not stopped and last:
-                    rest, stopped = stops.add(detokenizer.finish())
-                    text += rest if stopped else rest + stops.finish()
-                finish = "stop" if stopped else "length" if last else None
-            chunk = Chunk(text, token, draw.logprob(0), draw.top_logprobs(0), finish)
-            if finish is None:
-                draw = upcoming or self._enqueue(sampler, draw, len(prompt) + stats.generated_tokens, token)
-            else:
+            ended = token in self.eos_token_ids and not params.ignore_eos
+            text, stopped = stops.add("" if ended else detokenizer.add(token))
+            if (ended or last) and not stopped:
+                rest, stopped = stops.add(detokenizer.finish())
+                text += rest if stopped else rest + stops.finish()
+            finish = "stop" if ended or stopped else "length" if last else None
+            chunk = Chunk(text, token, logprob, top_logprobs, finish)
+            if finish is None and upcoming is None:
+                upcoming, history = self._enqueue(sampler, draw, position, history, token)
+            elif finish is not None:
                 stats.generation_s = time.perf_counter() - decoding
-                stats.context_tokens = len(prompt) + stats.generated_tokens
+                stats.context_tokens = position
                 stats.peak_memory_bytes = mx.get_peak_memory()
                 chunk.stats = stats
+            draw = upcoming
             yield chunk
-        if limit == 0:
-            stats.context_tokens, stats.peak_memory_bytes = len(prompt), mx.get_peak_memory()
-            yield Chunk("", finish_reason="length", stats=stats)
 
     def _keep_common(self, prompt: list[int]) -> int:
         """Cut the cache back to what it shares with `prompt`, less its last token, whose logits are needed. Returns what is kept."""
@@ -209,12 +203,14 @@ class Session:
                 on_prefill(done, len(prompt))
         return hidden
 
-    def _enqueue(self, sampler: Sampler, draw: Any, position: int, token: int | None = None) -> Any:
+    def _enqueue(
+        self, sampler: Sampler, draw: Draw, position: int, history: History, token: int | None = None
+    ) -> tuple[Draw, History]:
         """Feed the drawn token and sample the next; `token` is its value if it has been read already."""
-        logits = self._feed(draw.tokens[:, None], [-1 if token is None else token], logits=True)
-        upcoming = sampler.sample(logits, [position])
-        mx.async_eval(upcoming.arrays, self._pending[0])
-        return upcoming
+        logits = self._feed(draw.tokens[:, None], [NO_TOKEN if token is None else token], logits=True)
+        upcoming, history = sampler.sample(logits, [position], history)
+        mx.async_eval(upcoming.arrays(), self._pending[0])
+        return upcoming, history
 
     def _feed(self, tokens: mx.array, values: list[int], logits: bool) -> mx.array:
         """Run the model on the conversation's next tokens [1, L]. Returns the last one's logits [1, V], or its hidden state [1, 1, K]."""
