@@ -1,6 +1,6 @@
 """From a model to streamed text."""
 
-from tinymlx.engine.generate import Chunk, Session, Stats
+from tinymlx.engine.generate import Chunk, Session, Stats, Stopped
 from tinymlx.engine.sampling import SamplingParams
 
-__all__ = ["Chunk", "SamplingParams", "Session", "Stats"]
+__all__ = ["Chunk", "SamplingParams", "Session", "Stats", "Stopped"]

@@ -61,6 +61,10 @@ class Chunk:
     stats: Stats | None = None
 
 
+class Stopped(Exception):
+    """Raised by `on_prefill` to end an answer before it begins; what is computed so far stays cached."""
+
+
 class Session:
     """A conversation's tokens and their K/V. One answer at a time; not for use from two threads at once.
 
@@ -103,13 +107,13 @@ class Session:
         """Answer `prompt` (token ids of the whole conversation so far), chunk by chunk.
 
         What it has in common with the tokens already cached is not computed again. Closing the iterator stops the answer and keeps the cache. on_prefill:
-        called with prompt tokens done and in all. Raises UserError for a prompt that is empty, too long, or has ids outside the vocabulary.
+        called with prompt tokens done and in all; may raise Stopped. Raises UserError for a prompt that is empty, too long, or has ids outside the vocabulary.
         """
         prompt = list(prompt)
         self._check(prompt)
         try:
             yield from self._stream(prompt, params, on_prefill)
-        except GeneratorExit:
+        except (GeneratorExit, Stopped):
             raise
         except BaseException:
             self.reset()  # a step may have been cut in the middle

@@ -1,12 +1,13 @@
 """Adapters in mlx-lm's format: a folder with adapter_config.json and adapters.safetensors."""
 
-import json
 from pathlib import Path
 
 import mlx.core as mx
 
 from tinymlx import ops
 from tinymlx.errors import UserError
+from tinymlx.hub.checkpoint import read_json
+from tinymlx.hub.safetensors import SafetensorsFile
 from tinymlx.models.config import ModelConfig
 from tinymlx.models.qwen3 import tensor_shapes
 from tinymlx.ops.linear import Linear, Lora, Quantization
@@ -16,17 +17,12 @@ def load_adapter(
     folder: Path, config: ModelConfig, weights: dict[str, mx.array], quantization: dict[str, Quantization], dtype: mx.Dtype
 ) -> dict[str, Lora]:
     """Low-rank changes by module name. Raises UserError naming the file and what does not fit the model."""
-    from tinymlx.hub.safetensors import read_file  # header checked there before any payload is read
-
     settings_file, tensors_file = folder / "adapter_config.json", folder / "adapters.safetensors"
     for file in (settings_file, tensors_file):
         if not file.is_file():
             raise UserError(f"{file} is missing; --adapter-path names a folder written by mlx-lm or tinymlx")
-    try:
-        settings = json.loads(settings_file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{settings_file} is not JSON: {error}") from None
-    kind = settings.get("fine_tune_type", "lora") if isinstance(settings, dict) else None
+    settings = read_json(settings_file)
+    kind = settings.get("fine_tune_type", "lora")
     if kind not in ("lora", "dora"):
         raise UserError(f"{settings_file}: fine_tune_type {kind!r} is not supported; lora and dora are")
     parameters = settings.get("lora_parameters", {})
@@ -34,13 +30,14 @@ def load_adapter(
     if isinstance(scale, bool) or not isinstance(scale, int | float):
         raise UserError(f"{settings_file}: lora_parameters.scale is {scale!r}, not a number")
 
-    tensors = read_file(tensors_file)
+    file = SafetensorsFile(tensors_file)
+    tensors = {name: file.read(name) for name in file.tensors}
     linears, _ = tensor_shapes(config)
     modules = sorted({name.rpartition(".")[0] for name in tensors})
     loras = {}
     for module in modules:
         shape = linears.get(module)
-        if shape is None or len(shape) != 2:
+        if shape is None or len(shape) != 2 or module == "model.embed_tokens":
             raise UserError(f"{tensors_file}: {module} is not a linear layer of this model; the adapter belongs to another one")
         N, K = shape
         a, b, m = (tensors.pop(f"{module}.{part}", None) for part in ("lora_a", "lora_b", "m"))

@@ -1,13 +1,14 @@
 """From a checkpoint's tensors to a model, one tensor at a time, so that memory holds the weights and little more."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 
 from tinymlx.errors import UserError
+from tinymlx.hub.checkpoint import Checkpoint
+from tinymlx.hub.progress import Progress
 from tinymlx.models.adapters import load_adapter
 from tinymlx.models.config import ModelConfig
 from tinymlx.models.qwen3 import Qwen3, tensor_shapes
@@ -17,14 +18,10 @@ ACCEPTED_BITS, ACCEPTED_GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 _EXPERT = re.compile(r"(.+\.mlp)\.experts\.(\d+)\.((?:gate|up|down)_proj\..+)")
 _FLOATS = {"BF16", "F16", "F32", "F64"}
 
-Progress = Callable[[int, int], None]
-"""Called with bytes read so far and bytes in all."""
-
-
 def load_model(
-    checkpoint: Any, *, dtype: mx.Dtype | None = None, adapter_path: str | Path | None = None, progress: Progress | None = None
+    checkpoint: Checkpoint, *, dtype: mx.Dtype | None = None, adapter_path: str | Path | None = None, progress: Progress | None = None
 ) -> Qwen3:
-    """Read, check and cast every tensor of a `tinymlx.hub` checkpoint.
+    """Read, check and cast every tensor of a checkpoint, after comparing its files with their checksums where it has any.
 
     dtype: of activations and dense weights; default float32 on a CPU, where MLX emulates narrower floats, else the checkpoint's own. Scales of quantised
     weights are only ever widened. Raises UserError naming file and tensor: missing, extra, mis-shaped, NaN, unknown packing.
@@ -33,6 +30,7 @@ def load_model(
     dtype = dtype or default_dtype(checkpoint)
     quantization = quantized_modules(checkpoint, config)
     sources = _match_tensors(checkpoint, config, quantization)
+    checkpoint.verify_checksums(progress)
 
     total = sum(checkpoint.tensors[name].nbytes for parts in sources.values() for name in parts)
     done = 0
@@ -52,16 +50,16 @@ def load_model(
     return Qwen3(config, weights, quantization, loras)
 
 
-def read_config(checkpoint: Any) -> ModelConfig:
+def read_config(checkpoint: Checkpoint) -> ModelConfig:
     return ModelConfig.from_dict(checkpoint.config, file=str(_config_file(checkpoint)))
 
 
-def _config_file(checkpoint: Any) -> Path:
+def _config_file(checkpoint: Checkpoint) -> Path:
     path = checkpoint.source.path
     return path / "config.json" if path.is_dir() else path
 
 
-def default_dtype(checkpoint: Any) -> mx.Dtype:
+def default_dtype(checkpoint: Checkpoint) -> mx.Dtype:
     """float32 on a CPU; elsewhere the floats most of the checkpoint is stored in (for a quantised one, those of its scales)."""
     if mx.default_device() == mx.cpu:
         return mx.float32
@@ -74,7 +72,7 @@ def default_dtype(checkpoint: Any) -> mx.Dtype:
     return {"BF16": mx.bfloat16, "F16": mx.float16}.get(most, mx.float32)
 
 
-def quantized_modules(checkpoint: Any, config: ModelConfig) -> dict[str, Quantization]:
+def quantized_modules(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, Quantization]:
     """How each linear module that comes with scales is packed, from `quantization` and its per-module overrides."""
     file = _config_file(checkpoint)
     raw = checkpoint.config.get("quantization") or checkpoint.config.get("quantization_config") or {}
@@ -82,7 +80,7 @@ def quantized_modules(checkpoint: Any, config: ModelConfig) -> dict[str, Quantiz
         raise UserError(f"{file}: quantization is not a JSON object")
     packed = {}
     for module in tensor_shapes(config)[0]:
-        first = _EXPERT_ZERO.sub(r"\1.experts.0.", module)
+        first = module.replace(".switch_mlp.", ".experts.0.")
         scales = next((m for m in (module, first) if f"{m}.scales" in checkpoint.tensors), None)
         override = next((raw[m] for m in (module, first) if m in raw), None)
         if scales is None:
@@ -93,9 +91,6 @@ def quantized_modules(checkpoint: Any, config: ModelConfig) -> dict[str, Quantiz
             raise UserError(f"{file}: {scales}.scales is present, but the config says that this module is not quantised")
         packed[module] = _quantization({**raw, **(override if isinstance(override, dict) else {})}, module, file)
     return packed
-
-
-_EXPERT_ZERO = re.compile(r"^(.+\.mlp)\.switch_mlp\.")
 
 
 def _quantization(raw: dict, module: str, file: Path) -> Quantization:
@@ -111,7 +106,7 @@ def _quantization(raw: dict, module: str, file: Path) -> Quantization:
     )
 
 
-def _expected(config: ModelConfig, quantization: dict[str, Quantization], biased: set[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _expected(config: ModelConfig, quantization: dict[str, Quantization]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Name and stored shape of every tensor the model needs."""
     linears, others = tensor_shapes(config)
     yield from others.items()
@@ -126,7 +121,7 @@ def _expected(config: ModelConfig, quantization: dict[str, Quantization], biased
             yield f"{module}.biases", (*lead, N, K // packing.group_size)
 
 
-def _match_tensors(checkpoint: Any, config: ModelConfig, quantization: dict[str, Quantization]) -> dict[str, list[str]]:
+def _match_tensors(checkpoint: Checkpoint, config: ModelConfig, quantization: dict[str, Quantization]) -> dict[str, list[str]]:
     """For each weight of the model the tensors of the checkpoint that make it up: one, or one an expert."""
     available: dict[str, list[str]] = {}
     experts: dict[str, dict[int, str]] = {}
@@ -143,7 +138,7 @@ def _match_tensors(checkpoint: Any, config: ModelConfig, quantization: dict[str,
             raise UserError(f"{folder}: expert {min(missing)} of {name} is missing; download the checkpoint again")
         available[name] = [parts[i] for i in sorted(parts)]
 
-    expected = dict(_expected(config, quantization, set()))
+    expected = dict(_expected(config, quantization))
     for name, shape in expected.items():
         if name not in available:
             raise UserError(f"{folder}: tensor {name} is missing; download the checkpoint again")
@@ -170,7 +165,7 @@ def _is_stacked(name: str, parts: list[str]) -> bool:
     return parts[0] != name
 
 
-def _cast(checkpoint: Any, name: str, dtype: mx.Dtype) -> mx.array:
+def _cast(checkpoint: Checkpoint, name: str, dtype: mx.Dtype) -> mx.array:
     array = checkpoint.read(name)
     if not mx.issubdtype(array.dtype, mx.floating):
         return array

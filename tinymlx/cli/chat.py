@@ -1,0 +1,196 @@
+"""tinymlx chat: a conversation in the terminal, or line by line from a pipe."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tinymlx.cli.options import sampling_params, shared_options
+from tinymlx.errors import UserError
+
+HELP = """/help            this list
+/reset           forget the conversation
+/system [TEXT]   set the system message (without TEXT: remove it) and start anew
+/think on|off    Qwen3's thinking
+/stats           figures of the last answer
+/exit            leave (so does Ctrl-D); Ctrl-C stops an answer"""
+
+
+@click.command()
+@shared_options("chat")
+def command(**flags: Any) -> None:
+    """Chat with a model. Text piped in is answered line by line."""
+    from tinymlx.cli.assistant import open_assistant
+
+    assistant = open_assistant(flags)
+    conversation = Conversation(assistant, flags)
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    if interactive:
+        click.secho(f"{flags['model']} · {assistant.session.max_context} tokens of context · /help for commands", dim=True)
+    for line in lines(interactive):
+        try:
+            if not conversation.take(line):
+                break
+        except UserError as error:
+            click.echo(f"error: {error}", err=True)
+            if not interactive:
+                raise SystemExit(1) from None
+
+
+def lines(interactive: bool) -> Iterator[str]:
+    """What the user types, with line editing and history, or the lines of a pipe."""
+    if not interactive:
+        for line in sys.stdin.buffer:
+            yield line.decode("utf-8", "replace").rstrip("\r\n")
+        return
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    try:
+        history = FileHistory(str(history_file()))
+    except OSError:
+        history = InMemoryHistory()
+    prompt = PromptSession(history=history)
+    while True:
+        try:
+            yield prompt.prompt("> ")
+        except KeyboardInterrupt:
+            continue  # at the prompt Ctrl-C drops the line
+        except EOFError:
+            return
+
+
+def history_file() -> Path:
+    """Private to the user: what people ask is nobody else's business."""
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tinymlx"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = folder / "chat_history"
+    file.touch(mode=0o600)
+    return file
+
+
+class Conversation:
+    """Messages so far, and what each typed line does to them."""
+
+    def __init__(self, assistant: Any, flags: dict[str, Any]):
+        self.assistant = assistant
+        self.params = sampling_params(flags, assistant.generation_config)
+        self.enable_thinking: bool | None = flags["enable_thinking"]
+        self.system: str | None = flags["system_prompt"]
+        self.messages: list[dict[str, str]] = []
+        self.last_stats: Any = None
+
+    def take(self, line: str) -> bool:
+        """Obey a command or answer a question. Returns False when the chat is over."""
+        line = line.strip()
+        if not line:
+            return True
+        if not line.startswith("/"):
+            self.answer(line)
+            return True
+        name, _, argument = line.partition(" ")
+        argument = argument.strip()
+        if name in ("/exit", "/quit"):
+            return False
+        commands = {"/help": self.help, "/reset": self.reset, "/system": self.set_system, "/think": self.think, "/stats": self.stats}
+        if name not in commands:
+            click.echo(f"unknown command {name}; /help lists them", err=True)
+        else:
+            commands[name](argument)
+        return True
+
+    def help(self, _: str) -> None:
+        click.echo(HELP)
+
+    def reset(self, _: str) -> None:
+        self.messages.clear()
+        click.secho("forgotten", dim=True, err=True)
+
+    def set_system(self, text: str) -> None:
+        self.system = text or None
+        self.messages.clear()
+        click.secho("system message " + ("set" if text else "removed") + "; the conversation starts anew", dim=True, err=True)
+
+    def think(self, choice: str) -> None:
+        if choice not in ("on", "off"):
+            click.echo("/think on or /think off", err=True)
+            return
+        self.enable_thinking = choice == "on"
+        click.secho(f"thinking {choice}", dim=True, err=True)
+
+    def stats(self, _: str) -> None:
+        from tinymlx.cli.generate import bandwidth
+        from tinymlx.cli.report import summary
+
+        click.echo(summary(self.last_stats, bandwidth()) if self.last_stats else "no answer yet", err=True)
+
+    def answer(self, question: str) -> None:
+        """Stream an answer. Stopped by Ctrl-C, what was said so far stays in the conversation."""
+        from tinymlx.cli.assistant import show_prefill
+        from tinymlx.engine import Stopped
+
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        asked = [*self.messages, {"role": "user", "content": question}]
+        prompt = self.assistant.render([*system, *asked], self.enable_thinking)
+        said, writer = [], Writer()
+        with interruptible() as interrupted, show_prefill(interrupted) as on_prefill:
+            stream = self.assistant.session.stream(prompt, self.params, on_prefill=on_prefill)
+            try:
+                for chunk in stream:
+                    said.append(chunk.text)
+                    writer.write(chunk.text)
+                    self.last_stats = chunk.stats or self.last_stats
+                    if interrupted():
+                        break
+            except Stopped:
+                pass
+            finally:
+                stream.close()
+                writer.end()
+        self.messages = [*asked, {"role": "assistant", "content": "".join(said)}]
+        if sys.stderr.isatty():
+            click.secho("stopped" if interrupted() else self._summary(), dim=True, err=True)
+
+    def _summary(self) -> str:
+        from tinymlx.cli.generate import bandwidth
+        from tinymlx.cli.report import summary
+
+        return summary(self.last_stats, bandwidth())
+
+
+class Writer:
+    """Streams text to standard output; what stands between <think> and </think> is dimmed on a terminal."""
+
+    def __init__(self) -> None:
+        self.dims = sys.stdout.isatty()
+
+    def write(self, text: str) -> None:
+        if self.dims:
+            text = text.replace("<think>", "\x1b[2m<think>").replace("</think>", "</think>\x1b[0m")
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        sys.stdout.write("\x1b[0m\n" if self.dims else "\n")
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator:
+    """Ctrl-C sets a flag, read between tokens, instead of tearing a step apart."""
+    pressed = False
+
+    def note(*_: Any) -> None:
+        nonlocal pressed
+        pressed = True
+
+    previous = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, previous)
