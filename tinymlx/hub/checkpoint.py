@@ -79,7 +79,9 @@ class SafetensorsCheckpoint(Checkpoint):
             file = self.files[path] = SafetensorsFile(path)
             for name, info in file.tensors.items():
                 if name in self.tensors:
-                    raise UserError(f"tensor {shown(name)} is both in {self.tensors[name].file} and in {path}; {_AGAIN}")
+                    raise UserError(
+                        f"tensor {shown(name)} is both in {self.tensors[name].file} and in {path}; {_AGAIN}"
+                    )
                 self.tensors[name] = info
         if weight_map is not None:
             _compare_with_index(folder, weight_map, self.tensors)
@@ -138,9 +140,13 @@ def _read_index(folder: Path) -> dict[str, str] | None:
         if not isinstance(held_by, str):
             raise UserError(f"{file}: tensor {shown(name)} is mapped to something that is not a file name; {_AGAIN}")
         if Path(held_by).name != held_by or "\\" in held_by or "\0" in held_by:
-            raise UserError(f"{file}: tensor {shown(name)} is mapped to {shown(held_by)}, outside the model folder; {_AGAIN}")
+            raise UserError(
+                f"{file}: tensor {shown(name)} is mapped to {shown(held_by)}, outside the model folder; {_AGAIN}"
+            )
         if not held_by.endswith(".safetensors"):
-            raise UserError(f"{file}: tensor {shown(name)} is mapped to {shown(held_by)}, which is not a .safetensors file; {_AGAIN}")
+            raise UserError(
+                f"{file}: tensor {shown(name)} is mapped to {shown(held_by)}, which is not a .safetensors file; {_AGAIN}"
+            )
     return weight_map
 
 
@@ -166,12 +172,17 @@ def _weight_files(folder: Path, weight_map: dict[str, str] | None) -> list[Path]
             return files
     elif len(files) == 1:
         return files
-    raise UserError(f"{folder} holds {len(files)} .safetensors files and no {INDEX} that says which belong together; {_AGAIN}")
+    raise UserError(
+        f"{folder} holds {len(files)} .safetensors files and no {INDEX} that says which belong together; {_AGAIN}"
+    )
 
 
 def _other_weights(folder: Path) -> str:
     """A hint at what else lies there."""
-    for pattern, advice in (("*.gguf", "; give the .gguf file itself: {}"), ("*.bin", ", and {} is a pickle, which can run code when loaded")):
+    for pattern, advice in (
+        ("*.gguf", "; give the .gguf file itself: {}"),
+        ("*.bin", ", and {} is a pickle, which can run code when loaded"),
+    ):
         if found := sorted(folder.glob(pattern)):
             return advice.format(found[0])
     return f"; {_AGAIN}"
@@ -183,7 +194,9 @@ def _compare_with_index(folder: Path, weight_map: dict[str, str], tensors: dict[
         if name not in tensors:
             raise UserError(f"{folder / held_by} lacks tensor {shown(name)}, which {INDEX} maps to it; {_AGAIN}")
         if tensors[name].file.name != held_by:
-            raise UserError(f"{index} maps tensor {shown(name)} to {held_by}, but {tensors[name].file.name} holds it; {_AGAIN}")
+            raise UserError(
+                f"{index} maps tensor {shown(name)} to {held_by}, but {tensors[name].file.name} holds it; {_AGAIN}"
+            )
     for name, info in tensors.items():
         if name not in weight_map:
             raise UserError(f"{info.file} holds tensor {shown(name)}, which {INDEX} does not list; {_AGAIN}")

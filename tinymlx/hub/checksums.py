@@ -37,7 +37,9 @@ def sha256(path: Path, progress: Progress | None = None, *, done: int = 0, total
     return digest.hexdigest()
 
 
-def matches(path: Path, expected: str, progress: Progress | None = None, *, done: int = 0, total: int | None = None) -> bool:
+def matches(
+    path: Path, expected: str, progress: Progress | None = None, *, done: int = 0, total: int | None = None
+) -> bool:
     """Whether the file's SHA-256 is `expected` (hex). Hashes it unless this very file was found right before."""
     expected = expected.lower()
     before = _identity(path)
@@ -66,7 +68,9 @@ def read_sums(folder: Path) -> dict[str, str] | None:
     for number, line in enumerate(text.splitlines(), 1):
         match = _LINE.fullmatch(line)
         if not match or Path(match[2]).name != match[2]:
-            raise UserError(f"{file}, line {number} is not '<sha256>  <file name>'; remove the file, or convert the model again")
+            raise UserError(
+                f"{file}, line {number} is not '<sha256>  <file name>'; remove the file, or convert the model again"
+            )
         sums[match[2]] = match[1].lower()
     return sums
 
@@ -81,7 +85,9 @@ def verify_sums(folder: Path, weight_files: list[Path], progress: Progress | Non
         return
     for file in weight_files:
         if file.name not in sums:
-            raise UserError(f"{file} is not listed in {SUMS} beside it; it does not belong to this model, or convert the model again")
+            raise UserError(
+                f"{file} is not listed in {SUMS} beside it; it does not belong to this model, or convert the model again"
+            )
     for name in sums:
         if not (folder / name).is_file():
             raise UserError(f"{folder / name} is missing, but {SUMS} lists it; copy or convert the model again")

@@ -13,9 +13,8 @@ import os
 import re
 import shutil
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +50,12 @@ class _File(NamedTuple):
 
 
 def download(
-    name: str, revision: str | None = None, *, progress: bool = True, cache_dir: Path | None = None, endpoint: str | None = None
+    name: str,
+    revision: str | None = None,
+    *,
+    progress: bool = True,
+    cache_dir: Path | None = None,
+    endpoint: str | None = None,
 ) -> Path:
     """The folder in the hub's cache that holds owner/name at a branch, tag or commit (default: main).
 
@@ -164,7 +168,9 @@ class _Hub:
         """Whether the cache may answer instead: no network, hub down or repository closed, but not a revision that is gone."""
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RevisionNotFoundError
 
-        return isinstance(error, (_http_error(), HfHubHTTPError, OfflineModeIsEnabled)) and not isinstance(error, RevisionNotFoundError)
+        return isinstance(error, (_http_error(), HfHubHTTPError, OfflineModeIsEnabled)) and not isinstance(
+            error, RevisionNotFoundError
+        )
 
     def explain(self, error: Exception) -> UserError:
         """One line for what went wrong; a fault of this program is raised as it is."""
@@ -174,26 +180,38 @@ class _Hub:
         if isinstance(error, UserError):
             return error
         if isinstance(error, errors.GatedRepoError):
-            return UserError(f"{self.name} is gated: accept its terms on the hub's page of it, then log in with `hf auth login`")
+            return UserError(
+                f"{self.name} is gated: accept its terms on the hub's page of it, then log in with `hf auth login`"
+            )
         if isinstance(error, errors.RevisionNotFoundError):
-            return UserError(f"{self.name} has no revision {self.revision!r} on the hub; leave out @{self.revision} for the newest")
+            return UserError(
+                f"{self.name} has no revision {self.revision!r} on the hub; leave out @{self.revision} for the newest"
+            )
         if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
             return UserError(
                 f"no model {self.name!r} on the hub, and no folder of that name here; check the spelling, or `hf auth login` if it is private"
             )
         if isinstance(error, errors.OfflineModeIsEnabled):
-            return UserError(f"{self.shown} is not whole in the cache ({self.cache}), and HF_HUB_OFFLINE forbids to download it; unset that")
+            return UserError(
+                f"{self.shown} is not whole in the cache ({self.cache}), and HF_HUB_OFFLINE forbids to download it; unset that"
+            )
         if isinstance(error, (errors.LocalEntryNotFoundError, _http_error())) and status is None:
             return UserError(
                 f"the hub cannot be reached ({_one_line(error)}), and {self.shown} is not whole in the cache ({self.cache}); "
                 "the same command continues once there is a network"
             )
         if status is not None:
-            return UserError(f"{self.shown}: the hub answered {status}; try again later, the same command continues the download")
+            return UserError(
+                f"{self.shown}: the hub answered {status}; try again later, the same command continues the download"
+            )
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return UserError(f"the disk of {self.cache} is full; free some space, the same command continues the download")
+            return UserError(
+                f"the disk of {self.cache} is full; free some space, the same command continues the download"
+            )
         if isinstance(error, OSError):
-            return UserError(f"{self.shown} cannot be written to the cache {self.cache}: {error.strerror or _one_line(error)}")
+            return UserError(
+                f"{self.shown} cannot be written to the cache {self.cache}: {error.strerror or _one_line(error)}"
+            )
         raise error
 
 
@@ -212,7 +230,9 @@ def _wanted(name: str, siblings: list[Any]) -> list[_File]:
     for sibling in weights + small:
         sha256 = sibling.lfs.sha256 if sibling.lfs else None
         if sha256 is not None and not _SHA256.fullmatch(sha256):
-            raise UserError(f"{name} on the hub: the published SHA-256 of {sibling.rfilename} is malformed; try again later")
+            raise UserError(
+                f"{name} on the hub: the published SHA-256 of {sibling.rfilename} is malformed; try again later"
+            )
         size = (sibling.lfs.size if sibling.lfs else sibling.size) or 0
         files.append(_File(sibling.rfilename, size, sha256 or sibling.blob_id or "", sha256 is not None))
     return files
@@ -239,7 +259,7 @@ def _fetch_large(hub: _Hub, commit: str, files: list[_File], report: Callable[[i
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         running = [pool.submit(_fetch, hub, commit, file, counter.add, stop) for file in files]
         try:
-            for future in running:
+            for future in wait(running, return_when=FIRST_EXCEPTION).done:
                 future.result()
         except BaseException:
             stop.set()
@@ -277,7 +297,7 @@ def _fetch(hub: _Hub, commit: str, file: _File, add: Callable[[int], None], stop
         if blob.is_file():
             add(file.size)
             return
-        with open(partial, "a+b") as out:
+        with open(partial, "a+b", buffering=0) as out:
             digest, done = _hash_partial(out, file.size)
             add(done)
             tries = 0
@@ -304,14 +324,17 @@ def _fetch(hub: _Hub, commit: str, file: _File, add: Callable[[int], None], stop
                         raise
                 tries = 0 if done > before else tries + 1
                 if tries >= _TRIES:
-                    raise UserError(f"{hub.shown}: {file.name} ends at {done} of {file.size} bytes; the same command continues it later")
+                    raise UserError(
+                        f"{hub.shown}: {file.name} ends at {done} of {file.size} bytes; the same command continues it later"
+                    )
                 if done < file.size:
-                    time.sleep(_PAUSE_S * 2**tries)
-            out.flush()
+                    stop.wait(_PAUSE_S * 2**tries)
             os.fsync(out.fileno())
         if digest.hexdigest() != file.blob:
             partial.unlink()
-            raise UserError(f"{hub.shown}: {file.name} arrived damaged (its SHA-256 differs from the published one); run the same command again")
+            raise UserError(
+                f"{hub.shown}: {file.name} arrived damaged (its SHA-256 differs from the published one); run the same command again"
+            )
         os.replace(partial, blob)
 
 
@@ -319,7 +342,10 @@ def _stream(url: str, start: int, size: int):
     """Chunks of a file from byte `start` on; first None when the server sends the whole file instead."""
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
-    headers = {**build_hf_headers(library_name="tinymlx"), "Accept-Encoding": "identity"}  # counted bytes are the file's
+    headers = {
+        **build_hf_headers(library_name="tinymlx"),
+        "Accept-Encoding": "identity",
+    }  # counted bytes are the file's
     if start:
         headers["Range"] = f"bytes={start}-"
     with get_session().stream("GET", url, headers=headers, timeout=_TIMEOUT_S, follow_redirects=True) as response:
@@ -329,7 +355,9 @@ def _stream(url: str, start: int, size: int):
         if start and response.status_code != 206:
             yield None
             start = 0
-        for chunk in response.iter_bytes(_CHUNK):
+        for (
+            chunk
+        ) in response.iter_bytes():  # as they arrive: with a size, a connection that breaks takes the rest with it
             if start + len(chunk) > size:
                 raise UserError(f"{url} sends more than the {size} bytes that the hub lists; try again later")
             start += len(chunk)
@@ -361,7 +389,9 @@ def _is_whole(folder: Path) -> bool:
             return False
         if (folder / INDEX).exists():
             held = read_json(folder / INDEX).get("weight_map")
-            return isinstance(held, dict) and all(isinstance(n, str) and (folder / n).exists() for n in set(held.values()))
+            return isinstance(held, dict) and all(
+                isinstance(n, str) and (folder / n).exists() for n in set(held.values())
+            )
         return any(file.exists() for file in folder.glob("*.safetensors"))
     except (UserError, OSError, TypeError, ValueError):  # a damaged index
         return False

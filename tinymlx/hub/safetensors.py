@@ -28,10 +28,10 @@ class TensorInfo(NamedTuple):
     file: Path
 
 
-# dtype -> (bytes an element, the NumPy type that holds its bits, the MLX type they are viewed as).
+# dtype -> (bytes an element, the type of NumPy and MLX that holds its bits, the MLX type they are viewed as).
 # MLX has no 8-bit floats: those arrive as their raw bytes.
 _DTYPES = {
-    "BOOL": (1, "bool", "bool_"),
+    "BOOL": (1, "bool_", "bool_"),
     "U8": (1, "uint8", "uint8"),
     "I8": (1, "int8", "int8"),
     "F8_E4M3": (1, "uint8", "uint8"),
@@ -86,7 +86,9 @@ class SafetensorsFile:
             raise self._fail(f"truncated: {size} bytes, but the header alone takes {8 + length}")
         self._payload = 8 + length
         try:
-            header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=self._object, parse_constant=_refuse)
+            header = json.loads(
+                file.read(length).decode("utf-8"), object_pairs_hook=self._object, parse_constant=_refuse
+            )
         except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
             raise self._fail(f"the header is not JSON ({error})") from None
         if not isinstance(header, dict):
@@ -102,7 +104,7 @@ class SafetensorsFile:
         return unique
 
     def _check(self, header: dict, size: int) -> tuple[dict, dict[str, TensorInfo], dict[str, int]]:
-        metadata = header.pop("__metadata__", {})
+        metadata = header.pop("__metadata__", None) or {}  # MLX writes null where there is none
         if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
             raise self._fail("__metadata__ is not an object of strings")
         spans = []
@@ -120,7 +122,9 @@ class SafetensorsFile:
         held = size - self._payload
         if held < position:
             cut = next(info.name for _, end, info in spans if end > held)
-            raise self._fail(f"truncated: {size} bytes instead of {self._payload + position}; tensor {shown(cut)} is cut off")
+            raise self._fail(
+                f"truncated: {size} bytes instead of {self._payload + position}; tensor {shown(cut)} is cut off"
+            )
         if held > position:
             raise self._fail(f"{held - position} bytes follow the last tensor")
         return metadata, {info.name: info for _, _, info in spans}, {info.name: begin for begin, _, info in spans}
@@ -133,10 +137,21 @@ class SafetensorsFile:
             raise fail("the header gives no dtype, shape and data_offsets")
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(dtype, str) or dtype not in _DTYPES:
-            raise UserError(f"{self.path}: tensor {shown(name)}: dtype {shown(str(dtype))} is not supported; {_AGAIN} or take another")
-        if not isinstance(shape, list) or len(shape) > _MAX_NDIM or not all(_is_count(n) and n <= _MAX_DIM for n in shape):
+            raise UserError(
+                f"{self.path}: tensor {shown(name)}: dtype {shown(str(dtype))} is not supported; {_AGAIN} or take another"
+            )
+        if (
+            not isinstance(shape, list)
+            or len(shape) > _MAX_NDIM
+            or not all(_is_count(n) and n <= _MAX_DIM for n in shape)
+        ):
             raise fail("shape is not a list of sizes")
-        if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)) or offsets[0] > offsets[1]:
+        if (
+            not isinstance(offsets, list)
+            or len(offsets) != 2
+            or not all(map(_is_count, offsets))
+            or offsets[0] > offsets[1]
+        ):
             raise fail("data_offsets are not [begin, end]")
         begin, end = offsets
         nbytes = math.prod(shape) * _DTYPES[dtype][0]
@@ -166,7 +181,7 @@ class SafetensorsFile:
             if hasattr(mmap, "MADV_WILLNEED"):
                 pages.madvise(mmap.MADV_WILLNEED)
             view = np.frombuffer(pages, held_as, info.nbytes // itemsize, start - page).reshape(info.shape)
-            array = mx.array(view)
+            array = mx.array(view, getattr(mx, held_as))  # without a dtype float64 would become float32
             del view  # the map cannot close under it
         return array if held_as == dtype else array.view(getattr(mx, dtype))
 

