@@ -2,12 +2,12 @@
 
     messages -> [template] -> "<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n"
 
-The environment is the one that templates on the Hugging Face hub are written for: `trim_blocks`, `lstrip_blocks`, loop controls,
-`{% generation %}`, `raise_exception`, `strftime_now`, and a `tojson` that escapes nothing.
+The environment is the one that templates on the Hugging Face hub are written for: `trim_blocks`, `lstrip_blocks`, loop
+controls, `{% generation %}`, `raise_exception`, `strftime_now`, and a `tojson` that escapes nothing.
 
-The sandbox keeps templates away from Python's internals and from changing their input. Beyond that a render has a time limit,
-checked at every turn of a loop and every call, and its strings and numbers a size limit. This stops accidents and plain bombs;
-it is not a wall against a determined author, so take models from people you trust.
+The sandbox keeps templates away from Python's internals and from changing their input. Beyond that a render has a time
+limit, checked at every turn of a loop and every call, and its strings and numbers a size limit. This stops accidents
+and plain bombs; it is not a wall against a determined author, so take models from people you trust.
 """
 
 import contextvars
@@ -37,8 +37,9 @@ Message = Mapping[str, Any]
 class ChatTemplate:
     """One template, compiled at the first render.
 
-    >>> ChatTemplate("{% for m in messages %}[{{ m.role }}] {{ m.content }}\\n{% endfor %}").render([{"role": "user", "content": "Hi"}])
-    '[user] Hi\\n'
+    >>> template = ChatTemplate("{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}")
+    >>> template.render([{"role": "user", "content": "Hi"}])
+    '[user] Hi'
     """
 
     def __init__(self, source: str, origin: str = "chat template"):
@@ -59,10 +60,11 @@ class ChatTemplate:
         """The prompt text of a conversation.
 
         messages: dicts with "role" and "content" (text, or a list of {"type": "text", "text": ...} parts), optionally
-        "reasoning_content", "tool_calls" and whatever else the template reads. Keys whose value is None count as absent, as
-        clients send `content: null` and templates would print "None". variables: enable_thinking, bos_token, ...
+        "reasoning_content", "tool_calls" and whatever else the template reads. Keys whose value is None count as
+        absent, as clients send `content: null` and templates would print "None". variables: enable_thinking, bos_token.
 
-        Raises UserError, in one line, for a conversation of the wrong form and for a template that is broken, objects, or is stopped.
+        Raises UserError, in one line, for a conversation of the wrong form and for a template that is broken, objects,
+        or is stopped.
         """
         values = {
             "messages": [_message(message, index) for index, message in enumerate(_list(messages, "messages"))],
@@ -96,7 +98,7 @@ class _Objection(Exception):
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
+    return "".join(c for c in " ".join(str(error).split()) if c.isprintable())[:300]
 
 
 # The input: plain JSON values only, so that no method of a richer object is within a template's reach.
@@ -198,7 +200,7 @@ class _Timed:
 
 
 class _Generation(Extension):
-    """`{% generation %} ... {% endgeneration %}` marks what the assistant said, for training. It renders as what it holds."""
+    """`{% generation %} ... {% endgeneration %}` marks the assistant's words for training; renders as its content."""
 
     tags = {"generation"}
 
@@ -262,7 +264,9 @@ def _strftime_now(layout: str) -> str:
     return datetime.now().strftime(layout)
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -287,7 +291,9 @@ def _check_name(name: Any) -> None:
 
 
 def _make_environment() -> _Environment:
-    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
+    environment = _Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+    )
     for name in ("center", "format", "indent", "batch", "slice", "wordwrap", "truncate"):
         environment.filters[name] = _bounded(environment.filters[name], takes_layout=name == "format")
     environment.filters |= {"tojson": _tojson, "_timed": _Timed, "_sized": _sized}

@@ -7,8 +7,8 @@ GGUF packs a row in blocks of 32 with float16 numbers d (and m); MLX stores code
     Q4_1   w = d * q + m        ->  scale d, bias m,      codes q        (4 bits)
     Q8_0   w = d * q, q signed  ->  scale d, bias -128 d, codes q + 128  (8 bits)
 
-are the same numbers: multiplying a float16 by a power of two only moves its exponent. Where that would overflow, scales and
-biases are float32. Sources: ggml's quantize_row_*_ref for the blocks; `mlx.core.dequantize` for the triplets.
+are the same numbers: multiplying a float16 by a power of two only moves its exponent. Where that would overflow, scales
+and biases are float32. Sources: ggml's quantize_row_*_ref for the blocks; `mlx.core.dequantize` for the triplets.
 """
 
 import re
@@ -68,7 +68,7 @@ def hugging_face_name(name: str) -> tuple[str, str] | None:
 
 
 class _Part(NamedTuple):
-    """Where one tensor of the checkpoint comes from: a GGUF tensor, and which of its arrays ("weight", "scales", "biases")."""
+    """Where a tensor of the checkpoint comes from: a GGUF tensor, and of its arrays "weight", "scales" or "biases"."""
 
     tensor: GGUFTensor
     array: str
@@ -76,7 +76,7 @@ class _Part(NamedTuple):
 
 
 class GGUFCheckpoint(Checkpoint):
-    """A GGUF file behind the interface of `Checkpoint`. The header is checked on construction; payload is read by `read`."""
+    """A GGUF file behind the interface of `Checkpoint`. The header is checked first; payload is read by `read` only."""
 
     def __init__(self, source: ModelSource):
         """Raises UserError for a damaged file, an unsupported architecture or setting, or a tensor without a place."""
@@ -102,15 +102,17 @@ class GGUFCheckpoint(Checkpoint):
     def read(self, name: str) -> mx.array:
         """The tensor `name`, copied out of the map, in the dtype that `tensors` names.
 
-        One exception: scales and biases are float32 where -8 d or -128 d does not fit float16. Raises KeyError for an unknown
-        name, UserError for a NaN or infinite scale.
+        One exception: scales and biases are float32 where -8 d or -128 d does not fit float16. Raises KeyError for an
+        unknown name, UserError for a NaN or infinite scale.
         """
         part = self._parts[name]
         tensor = part.tensor
         raw = self._file.bytes_of(tensor)
         if tensor.type.name in BITS:
             blocks = raw.reshape(*tensor.shape[:-1], tensor.shape[-1] // GROUP_SIZE, tensor.type.nbytes)
-            array = _words(blocks, tensor.type.name) if part.array == "weight" else self._affine(blocks, tensor, part.array)
+            array = (
+                _words(blocks, tensor.type.name) if part.array == "weight" else self._affine(blocks, tensor, part.array)
+            )
         else:
             dtype = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}[tensor.type.name]
             array = raw.view(dtype).reshape(tensor.shape)
@@ -122,9 +124,13 @@ class GGUFCheckpoint(Checkpoint):
     def _place(self, tensor: GGUFTensor) -> tuple[str, str]:
         place = hugging_face_name(tensor.name)
         if place is None:
-            raise UserError(f"{self.source.path}: tensor {tensor.name} has no place in a {architecture_of(self._file)} model")
+            raise UserError(
+                f"{self.source.path}: tensor {tensor.name!r} has no place in a {architecture_of(self._file)} model"
+            )
         if tensor.type.name in BITS and (len(tensor.shape) == 1 or place[1] == "bias"):
-            raise UserError(f"{self.source.path}: tensor {tensor.name} is a vector of type {tensor.type.name}; take another file")
+            raise UserError(
+                f"{self.source.path}: tensor {tensor.name} is a vector of type {tensor.type.name}; take another file"
+            )
         return place
 
     def _add(self, module: str, kind: str, tensor: GGUFTensor) -> None:
@@ -132,7 +138,9 @@ class GGUFCheckpoint(Checkpoint):
         if architecture_of(self._file) == "llama" and module.endswith(("self_attn.q_proj", "self_attn.k_proj")):
             heads = self.config["num_attention_heads" if module.endswith("q_proj") else "num_key_value_heads"]
             if tensor.shape[0] % (2 * heads):
-                raise UserError(f"{self.source.path}: tensor {tensor.name} has {tensor.shape[0]} rows for {heads} heads")
+                raise UserError(
+                    f"{self.source.path}: tensor {tensor.name} has {tensor.shape[0]} rows for {heads} heads"
+                )
         if tensor.type.name not in BITS:
             arrays = {kind: (kind, tensor.type.name, tensor.shape, tensor.nbytes)}
         else:
@@ -159,7 +167,9 @@ class GGUFCheckpoint(Checkpoint):
             biases = scales.astype(np.float32) * np.float32(-8.0 if tensor.type.name == "Q4_0" else -128.0)
             largest = np.abs(biases).max()
         if not np.isfinite(largest):  # NaN, too: max keeps it
-            raise UserError(f"{self.source.path}: tensor {tensor.name} has a NaN or infinite scale; download the file again")
+            raise UserError(
+                f"{self.source.path}: tensor {tensor.name} has a NaN or infinite scale; download the file again"
+            )
         fits = largest <= np.finfo(np.float16).max
         return (scales if array == "scales" else biases).astype(np.float16 if fits else np.float32)
 
@@ -173,7 +183,8 @@ _CHUNK = 8192  # blocks worked on at a time: what fits a core's cache
 
 
 def _words(blocks: np.ndarray, kind: str) -> np.ndarray:
-    """The codes of each block in MLX's order: element i of a word in bits 4i (or 8i). [..., groups, bytes] -> uint32 [..., words].
+    """The codes of each block in MLX's order: element i of a word in bits 4i (or 8i). [..., groups, bytes] -> uint32
+    [..., words].
 
     GGUF's byte j of a 4-bit block holds element j in its low half and element j + 16 in its high half:
 
@@ -195,15 +206,16 @@ def _words(blocks: np.ndarray, kind: str) -> np.ndarray:
 def _unpermute(array: np.ndarray, heads: int) -> np.ndarray:
     """Rows of q or k from GGUF's order back to Hugging Face's, per head: x0 x0' x1 x1' ... -> x0 x1 ... x0' x1' ...
 
-    llama.cpp rotates neighbouring pairs for the architecture `llama` and reorders rows to suit; a row's blocks stay whole, so
-    packed words, scales and biases move like plain weights.
+    llama.cpp rotates neighbouring pairs for the architecture `llama` and reorders rows to suit; a row's blocks stay
+    whole, so packed words, scales and biases move like plain weights.
     """
     pairs = array.reshape(heads, array.shape[0] // heads // 2, 2, *array.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
 
 
 def _float_dtype(file: GGUFFile) -> str:
-    # What most weights are (scales, for quantised ones): what the model is computed in on a GPU unless the user says otherwise.
+    # What most weights are (scales, for quantised ones): what the model is computed in on a GPU unless the user says
+    # otherwise.
     sizes: Counter[str] = Counter()
     for tensor in file.tensors.values():
         sizes[{"F32": "float32", "BF16": "bfloat16"}.get(tensor.type.name, "float16")] += tensor.nbytes

@@ -1,8 +1,10 @@
 """GGUF metadata -> the `config.json` and `generation_config.json` that the same model has on the Hugging Face hub.
 
-    {"general.architecture": "qwen3", "qwen3.embedding_length": 1024, ...} -> {"model_type": "qwen3", "hidden_size": 1024, ...}
+    {"general.architecture": "qwen3", "qwen3.embedding_length": 1024, ...} -> {"model_type": "qwen3", "hidden_size":
+    1024, ...}
 
-Key names: gguf's constants (ggml repository, gguf-py). What a file asks for and this package cannot do is refused by name.
+Key names: gguf's constants (ggml repository, gguf-py). What a file asks for and this package cannot do is refused by
+name.
 """
 
 import math
@@ -26,8 +28,8 @@ _REFUSED = (
     "attention.sliding_window", "attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias",
     "attention.temperature_scale", "attention.temperature_length", "attention.output_scale", "attention.key_length_mla",
     "logit_scale", "residual_scale", "embedding_scale", "attn_logit_softcapping", "final_logit_softcapping",
-    "rope.scaling.alpha", "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor",
-    "rope.dimension_sections", "use_parallel_residual",
+    "rope.scaling.alpha", "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_attn_factor", "rope.dimension_sections", "use_parallel_residual",
 )  # fmt: skip
 
 
@@ -81,7 +83,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
 
 
 def generation_config_of(file: GGUFFile) -> dict[str, Any]:
-    """The sampling defaults that newer files carry (`general.sampling.*`), under their Hugging Face names; {} when none."""
+    """The sampling defaults of newer files (`general.sampling.*`), by Hugging Face name; {} when there are none."""
     names = {
         "temp": "temperature",
         "top_k": "top_k",
@@ -94,8 +96,8 @@ def generation_config_of(file: GGUFFile) -> dict[str, Any]:
 
 
 def _shortest(value: int | float) -> int | float:
-    # Reals are stored as float32: 1e-06 comes back as 9.999999974752427e-07. The shortest decimal that rounds to the same
-    # float32 is the number the model's author wrote.
+    # Reals are stored as float32: 1e-06 comes back as 9.999999974752427e-07. The shortest decimal that rounds to the
+    # same float32 is the number the model's author wrote.
     return value if isinstance(value, int) else float(str(np.float32(value)))
 
 
@@ -174,10 +176,11 @@ class _Keys:
         return scaling
 
     def llama3_scaling(self) -> dict[str, Any]:
-        """Llama 3's scaling from the divisors of each frequency that llama.cpp stores in its place, `rope_freqs.weight` [head_dim/2].
+        """Llama 3's scaling from the divisors of each frequency that llama.cpp stores in its place, `rope_freqs.weight`
+        [head_dim/2].
 
-        All Llama 3 models use the constants below and differ in `factor` only, which is the largest divisor; that the divisors
-        follow is checked, not assumed.
+        All Llama 3 models use the constants below and differ in `factor` only, which is the largest divisor; that the
+        divisors follow is checked, not assumed.
         """
         tensor = self.file.tensors["rope_freqs.weight"]
         scaling = {
@@ -191,10 +194,14 @@ class _Keys:
             stored = self.file.bytes_of(tensor).view(np.float32).astype(np.float64)
             scaling["factor"] = float(_shortest(stored.max()))
             turns = 8192 / (2 * np.pi * self.real("rope.freq_base", 10000.0) ** (np.arange(stored.size) / stored.size))
-            smooth = np.clip((turns - 1.0) / (4.0 - 1.0), 0.0, 1.0)  # turns within the original context: 1 is slow, 4 is fast
+            smooth = np.clip(
+                (turns - 1.0) / (4.0 - 1.0), 0.0, 1.0
+            )  # turns within the original context: 1 is slow, 4 is fast
             if np.allclose(stored, 1 / ((1 - smooth) / scaling["factor"] + smooth), rtol=1e-4):
                 return scaling
-        raise UserError(f"{self.file.path}: tensor rope_freqs.weight is no Llama 3 rope scaling; other factors are not supported")
+        raise UserError(
+            f"{self.file.path}: tensor rope_freqs.weight is no Llama 3 rope scaling; other factors are not supported"
+        )
 
     def experts(self) -> dict[str, Any]:
         if self.architecture != "qwen3moe":

@@ -2,8 +2,9 @@
 
     read_gguf(Path("SmolLM2.gguf")).metadata["general.architecture"] -> "llama"
 
-Layout (little-endian): magic, version, number of tensors, number of metadata pairs, the pairs, the tensor table, padding to
-the alignment, tensor data. Source: the GGUF specification in the ggml repository (docs/gguf.md), versions 2 and 3.
+Layout (little-endian): magic, version, number of tensors, number of metadata pairs, the pairs, the tensor table,
+padding to the alignment, tensor data. Source: the GGUF specification in the ggml repository (docs/gguf.md), versions 2
+and 3.
 """
 
 import functools
@@ -41,9 +42,9 @@ READABLE_TYPES = {
 }
 # Types that exist but are not read: known by name only, so that a refusal can say which one it met.
 OTHER_TYPES = {
-    6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS",
-    17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16",
-    26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
+    6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K",
+    16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S",
+    23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
 }  # fmt: skip
 
 # Metadata value types with a fixed size: number -> struct / numpy letter.
@@ -55,7 +56,7 @@ _SMALLEST_TENSOR = 8 + 4 + 8 + 4 + 8  # empty name, one dimension, type, offset
 
 
 class GGUFTensor(NamedTuple):
-    """One row of the tensor table. `shape` is row-major (GGUF stores it reversed), `offset` counts from the file's start."""
+    """A row of the tensor table. `shape` is row-major (GGUF stores it reversed), `offset` is from the file's start."""
 
     name: str
     type: BlockType
@@ -81,9 +82,10 @@ class GGUFFile:
 def read_gguf(path: Path) -> GGUFFile:
     """Map `path` and validate everything before the tensor data.
 
-    The last file read is remembered (until it changes on disk), because the checkpoint and the tokenizer both ask for it.
-    Raises UserError naming the file and what is wrong: not GGUF, another version or byte order, damaged or truncated header,
-    duplicate key or tensor, unreadable tensor type (with the tensor), data outside the file, or one part of a split model.
+    The last file read is remembered (until it changes on disk), because the checkpoint and the tokenizer both ask for
+    it. Raises UserError naming the file and what is wrong: not GGUF, another version or byte order, damaged or
+    truncated header, duplicate key or tensor, unreadable tensor type (with the tensor), data outside the file, or one
+    part of a split model.
     """
     try:
         status = path.stat()
@@ -103,12 +105,14 @@ def _read_gguf(path: Path, inode: int, size: int, mtime_ns: int) -> GGUFFile:
     metadata = reader.metadata(num_pairs)
     parts = metadata.get("split.count")
     if isinstance(parts, int) and parts > 1:
-        raise UserError(f"{path}: is one of {parts} parts; join them with `llama-gguf-split --merge` and give the result")
+        raise UserError(
+            f"{path}: is one of {parts} parts; join them with `llama-gguf-split --merge` and give the result"
+        )
     return GGUFFile(path, buffer, metadata, reader.tensor_table(num_tensors, metadata))
 
 
 class _Reader:
-    """A cursor over the header. Every count is compared with the bytes that are left before anything is built from it."""
+    """A cursor over the header. Every count is compared with the bytes that are left before anything is made of it."""
 
     def __init__(self, path: Path, buffer: mmap.mmap):
         self.path, self.buffer, self.size, self.position = path, buffer, len(buffer), 0
@@ -144,12 +148,16 @@ class _Reader:
         self.position = 4
         version = self.number("I", "the version")
         if version in (2 << 24, 3 << 24):
-            raise UserError(f"{self.path}: big-endian GGUF is not supported; convert the model on a little-endian machine")
+            raise UserError(
+                f"{self.path}: big-endian GGUF is not supported; convert the model on a little-endian machine"
+            )
         if version not in (2, 3):
-            raise UserError(f"{self.path}: GGUF version {version} is not supported, only 2 and 3; convert the model again")
+            raise UserError(
+                f"{self.path}: GGUF version {version} is not supported, only 2 and 3; convert the model again"
+            )
         num_tensors, num_pairs = self.number("Q", "the tensor count"), self.number("Q", "the metadata count")
-        self.need(num_pairs * _SMALLEST_PAIR + num_tensors * _SMALLEST_TENSOR, f"a header of {num_pairs} metadata entries "
-                  f"and {num_tensors} tensors")  # fmt: skip
+        what = f"a header of {num_pairs} metadata entries and {num_tensors} tensors"
+        self.need(num_pairs * _SMALLEST_PAIR + num_tensors * _SMALLEST_TENSOR, what)
         return num_tensors, num_pairs
 
     def metadata(self, count: int) -> dict[str, Any]:
@@ -219,9 +227,9 @@ class _Reader:
             nbytes = math.prod(shape) // block_type.block * block_type.nbytes
             if offset % alignment:
                 self.fail(f"tensor {name!r} begins at offset {offset}, which is not a multiple of {alignment}")
-            if data_start + offset + nbytes > self.size:
-                self.fail(f"tensor {name!r} needs bytes {data_start + offset} to {data_start + offset + nbytes}, but the "
-                          f"file has only {self.size}")  # fmt: skip
+            end = data_start + offset + nbytes
+            if end > self.size:
+                self.fail(f"tensor {name!r} ends at byte {end}, but the file has only {self.size}")
             tensors[name] = GGUFTensor(name, block_type, shape, data_start + offset, nbytes)
         by_offset = sorted(tensors.values(), key=lambda tensor: tensor.offset)
         for before, after in zip(by_offset, by_offset[1:], strict=False):
@@ -239,8 +247,7 @@ class _Reader:
         if kind not in READABLE_TYPES:
             accepted = ", ".join(block_type.name for block_type in READABLE_TYPES.values())
             known = OTHER_TYPES.get(kind, f"number {kind}")
-            raise UserError(f"{self.path}: tensor {name!r} has the type {known}; accepted are {accepted}: take such a file "
-                            "of this model")  # fmt: skip
+            raise UserError(f"{self.path}: tensor {name!r} has the type {known}; take a file with only {accepted}")
         block_type = READABLE_TYPES[kind]
         if 0 in shape or shape[-1] % block_type.block:
             self.fail(f"tensor {name!r} of type {block_type.name} has the shape {list(shape)}")

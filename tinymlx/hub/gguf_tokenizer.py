@@ -1,8 +1,9 @@
 """The tokenizer in a GGUF file's metadata, rebuilt as the one it was converted from.
 
-`tokenizer.ggml.model` names the kind: "gpt2" is byte-level BPE, whose pre-tokenizer is only a name (`tokenizer.ggml.pre`) that
-must be known here; "llama" is SentencePiece, rebuilt as a SentencePiece model and run by that library.
-Source of the names and what they stand for: llama.cpp's llama-vocab; of the pipelines: each model's own tokenizer.json.
+`tokenizer.ggml.model` names the kind: "gpt2" is byte-level BPE, whose pre-tokenizer is only a name
+(`tokenizer.ggml.pre`) that must be known here; "llama" is SentencePiece, rebuilt as a SentencePiece model and run by
+that library. Source of the names and what they stand for: llama.cpp's llama-vocab; of the pipelines: each model's own
+tokenizer.json.
 """
 
 import struct
@@ -41,7 +42,9 @@ def _single_digits() -> pre_tokenizers.PreTokenizer:
 
 def _modern(digits: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
     pattern = (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+        + digits
+        + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     )
     return lambda: _byte_level(pattern)
 
@@ -78,7 +81,8 @@ PIPELINES = {
 def tokenizer_of_gguf(path: Path) -> Tokenizer:
     """The tokenizer of the GGUF file `path`, chat template included.
 
-    Raises UserError naming the metadata key: one is missing or of the wrong form, or the tokenizer's kind or pre-tokenizer is
+    Raises UserError naming the metadata key: one is missing or of the wrong form, or the tokenizer's kind or
+    pre-tokenizer is
     not known here.
     """
     return _Metadata(read_gguf(path)).tokenizer()
@@ -126,9 +130,13 @@ class _Metadata:
         else:
             self.fail("model", f"is {kind!r}; supported are 'gpt2' (byte-level BPE) and 'llama' (SentencePiece)")
         names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-        special_tokens = {name: self.tokens[token] for name, key in names.items() if (token := self.token(key)) is not None}
+        special_tokens = {
+            name: self.tokens[token] for name, key in names.items() if (token := self.token(key)) is not None
+        }
         ends = {token for key in ("eos", "eot", "eom") if (token := self.token(key)) is not None}
-        ends |= {token for text in ENDS if (token := vocabulary.token_id(text)) is not None and self.types[token] == CONTROL}
+        ends |= {
+            token for text in ENDS if (token := vocabulary.token_id(text)) is not None and self.types[token] == CONTROL
+        }
         return Tokenizer(
             vocabulary,
             origin=str(self.file.path),
@@ -195,7 +203,7 @@ class _Metadata:
 def sentencepiece_model(
     tokens: list[str], scores: list[float], types: list[int], *, add_dummy_prefix: bool, remove_extra_whitespaces: bool
 ) -> bytes:
-    """A serialised SentencePiece ModelProto of type BPE. Field numbers: sentencepiece_model.proto; token types are the same there."""
+    """A serialised SentencePiece ModelProto of type BPE. Fields: sentencepiece_model.proto; token types are the same"""
     pieces = b"".join(
         _field(1, _field(1, token.encode()) + b"\x15" + struct.pack("<f", score) + _field(3, kind))
         for token, score, kind in zip(tokens, scores, types, strict=True)

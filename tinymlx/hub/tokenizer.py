@@ -1,9 +1,9 @@
 """Text to tokens and back, and conversations to prompts, from a model folder or a GGUF file.
 
-    tokenizer = load_tokenizer(source)
-    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], enable_thinking=False)
-    tokens = tokenizer.encode(prompt)
-    tokenizer.decode(tokens) == prompt
+tokenizer = load_tokenizer(source)
+prompt = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], enable_thinking=False)
+tokens = tokenizer.encode(prompt)
+tokenizer.decode(tokens) == prompt
 """
 
 import json
@@ -14,8 +14,8 @@ from typing import Any
 import tokenizers
 
 from tinymlx.errors import UserError
-from tinymlx.hub.checkpoint import check_inside, read_json
 from tinymlx.hub.chat_template import ChatTemplate
+from tinymlx.hub.checkpoint import check_inside, read_json
 from tinymlx.hub.detokenizer import StreamingDetokenizer, decode
 from tinymlx.hub.source import ModelSource
 from tinymlx.hub.vocabulary import SentencePieceVocabulary, TokenizersVocabulary, Vocabulary
@@ -38,14 +38,17 @@ class Tokenizer:
         chat_templates: Mapping[str, str] | None = None,
         config: Mapping[str, Any] | None = None,
     ):
-        """origin: folder or file, for messages. special_tokens: "eos_token" -> its text, and so on. eos_token_ids: more ends than
-        that. add_bos, add_eos: whether `add_special_tokens` adds them; both None leaves it to the vocabulary's own rule.
-        chat_templates: by name; "default", and "tool_use" where tools have one of their own. config: what `save` starts from.
+        """origin: folder or file, for messages. special_tokens: "eos_token" -> its text, and so on. eos_token_ids: more
+        ends than that. add_bos, add_eos: whether `add_special_tokens` adds them; both None leaves it to the
+        vocabulary's own rule. chat_templates: by name; "default", and "tool_use" where tools have one of their own.
+        config: what `save` starts from.
         """
         self._vocabulary = vocabulary
         self._origin = origin
         self._special_tokens = dict(special_tokens or {})
-        self._templates = {name: ChatTemplate(text, f"{origin}: chat template") for name, text in (chat_templates or {}).items()}
+        self._templates = {
+            name: ChatTemplate(text, f"{origin}: chat template") for name, text in (chat_templates or {}).items()
+        }
         self._add_bos, self._add_eos = add_bos, add_eos
         self._config = dict(config or {})
         self.bos_token_id = self._id_of("bos_token")
@@ -66,8 +69,9 @@ class Tokenizer:
         return self._vocabulary.special
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """"Hi<|im_end|>" -> [13048, 151645]: special tokens written out in the text become those tokens, also within what a
-        user wrote. add_special_tokens: add what the tokenizer puts around a text (bos for Llama, nothing for Qwen); a rendered
+        """ "Hi<|im_end|>" -> [13048, 151645]: special tokens written out in the text become those tokens, also within
+        what a user wrote. add_special_tokens: add what the tokenizer puts around a text (bos for Llama, nothing for
+        Qwen); a rendered
         chat template has its own.
         """
         if self._add_bos is None and self._add_eos is None:
@@ -92,7 +96,7 @@ class Tokenizer:
         return StreamingDetokenizer(self._vocabulary.token_bytes, skip=skip, strip_leading_space=strip)
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes that a token stands for, maybe part of a character; a special token's name; b"" for an id without a token."""
+        """The bytes of a token, maybe part of a character; a special token's name; b"" for an id without a token."""
         return self._vocabulary.token_bytes(token)
 
     def token_id(self, text: str) -> int | None:
@@ -109,17 +113,19 @@ class Tokenizer:
     ) -> str:
         """The prompt of a conversation, to be encoded without `add_special_tokens`.
 
-        options go to the template: `enable_thinking=False` (Qwen3), `documents=[...]`. Raises UserError where there is no template,
-        or it cannot render these messages (see `ChatTemplate.render`).
+        options go to the template: `enable_thinking=False` (Qwen3), `documents=[...]`. Raises UserError where there is
+        no template, or it cannot render these messages (see `ChatTemplate.render`).
         """
         name = "tool_use" if tools and "tool_use" in self._templates else "default"
         if name not in self._templates:
             raise UserError(f"{self._origin} has no chat template; use --raw to send the prompt as it is")
         variables = {**self._special_tokens, **options}
-        return self._templates[name].render(messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables)
+        return self._templates[name].render(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables
+        )
 
     def save(self, folder: Path) -> None:
-        """Write tokenizer.json (or tokenizer.model) and tokenizer_config.json, which transformers and mlx-lm read, into `folder`."""
+        """Write tokenizer.json (or .model) and tokenizer_config.json, as transformers and mlx-lm read them."""
         sentencepiece = isinstance(self._vocabulary, SentencePieceVocabulary)
         config = {"tokenizer_class": "LlamaTokenizer" if sentencepiece else "PreTrainedTokenizerFast"} | self._config
         config |= {"clean_up_tokenization_spaces": False} | self._special_tokens
@@ -131,7 +137,9 @@ class Tokenizer:
             named = [{"name": name, "template": text} for name, text in texts.items()]
             config["chat_template"] = texts["default"] if texts.keys() == {"default"} else named
         self._vocabulary.save(folder)
-        (folder / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
+        )
 
     def _id_of(self, name: str) -> int | None:
         text = self._special_tokens.get(name)
@@ -139,12 +147,15 @@ class Tokenizer:
             return None
         token = self._vocabulary.token_id(text)
         if token is None:
-            raise UserError(f"{self._origin}: {name} is {text!r}, which is no token of this tokenizer; download it again")
+            raise UserError(
+                f"{self._origin}: {name} is {text!r}, which is no token of this tokenizer; download it again"
+            )
         return token
 
 
 def _well_formed(text: str) -> str:
-    # Half of a UTF-16 pair can come out of JSON ("\ud83d") and has no UTF-8: join the pairs, replace what is left alone.
+    # Half of a UTF-16 pair can come out of JSON ("\ud83d") and has no UTF-8: join the pairs, replace what is left
+    # alone.
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -153,7 +164,7 @@ def _well_formed(text: str) -> str:
 
 
 def load_tokenizer(source: ModelSource) -> Tokenizer:
-    """The tokenizer of a model: of its folder, or in the GGUF file's metadata. Raises UserError naming the file and what is wrong."""
+    """The tokenizer of a model folder or GGUF file. Raises UserError naming the file and what is wrong with it."""
     if source.format == "gguf":
         from tinymlx.hub.gguf_tokenizer import tokenizer_of_gguf
 
@@ -215,7 +226,10 @@ def _added_tokens(config: Mapping[str, Any], file: Path) -> list[tuple[int, toke
     try:
         flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
         tokens = [
-            (int(token), tokenizers.AddedToken(entry["content"], **{flag: entry[flag] for flag in flags if flag in entry}))
+            (
+                int(token),
+                tokenizers.AddedToken(entry["content"], **{flag: entry[flag] for flag in flags if flag in entry}),
+            )
             for token, entry in entries.items()
         ]
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -256,7 +270,10 @@ def _read_sentencepiece(folder: Path, config: Mapping[str, Any]) -> SentencePiec
         model = file.read_bytes()
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from None
-    entries = {added.content: (token, added.special) for token, added in _added_tokens(config, folder / "tokenizer_config.json")}
+    entries = {
+        added.content: (token, added.special)
+        for token, added in _added_tokens(config, folder / "tokenizer_config.json")
+    }
     for text, token in _optional_json(folder, "added_tokens.json").items():
         if not isinstance(token, int):
             raise UserError(f"{folder / 'added_tokens.json'}: the id of {text!r} is {token!r}, not a number")

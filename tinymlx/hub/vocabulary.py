@@ -1,8 +1,8 @@
 """Two vocabularies with one interface: text to token ids, and a token id to its bytes.
 
-`TokenizersVocabulary` runs a tokenizer.json through the `tokenizers` library, `SentencePieceVocabulary` a `.model` file through
-`sentencepiece`. Both find special tokens in the text they encode: that is how a rendered chat template becomes control tokens,
-and it holds for the user's words within it, too.
+`TokenizersVocabulary` runs a tokenizer.json through the `tokenizers` library, `SentencePieceVocabulary` a `.model` file
+through `sentencepiece`. Both find special tokens in the text they encode: that is how a rendered chat template becomes
+control tokens, and it holds for the user's words within it, too.
 """
 
 import json
@@ -23,7 +23,7 @@ class Vocabulary(Protocol):
     size: int
     """Highest token id + 1."""
     special: frozenset[int]
-    """Control tokens: what `skip_special_tokens` hides. Added tokens that are text, like <think>, are not among them."""
+    """Control tokens: what `skip_special_tokens` hides. Added tokens that are text, like <think>, are not in here."""
     strips_leading_space: bool
     """Whether encoding puts a space before the text that decoding must take away."""
 
@@ -52,7 +52,7 @@ def byte_of_character() -> dict[str, int]:
 
 
 class TokenizersVocabulary:
-    """A vocabulary of the `tokenizers` library: byte-level BPE (Qwen, Llama 3, SmolLM), or BPE with byte fallback (Llama 2)."""
+    """A vocabulary of the `tokenizers` library: byte-level BPE (Qwen, Llama 3), or BPE with byte fallback (Llama 2)."""
 
     def __init__(self, backend: tokenizers.Tokenizer, origin: str):
         """origin: where it came from, for messages. Raises UserError for a decoder that is neither of the two kinds."""
@@ -98,10 +98,15 @@ class TokenizersVocabulary:
 
 
 def _size(backend: tokenizers.Tokenizer) -> int:
-    """Highest id + 1: the number of tokens, unless ids are missing in between. The whole table is slow to get, so only then."""
+    """Highest id + 1: the number of tokens, unless ids are missing in between. Slow to find, so only then."""
     count = backend.get_vocab_size(with_added_tokens=True)
     highest_added = max(backend.get_added_tokens_decoder(), default=-1)
-    if count and highest_added < count and backend.id_to_token(count - 1) is not None and backend.id_to_token(count) is None:
+    if (
+        count
+        and highest_added < count
+        and backend.id_to_token(count - 1) is not None
+        and backend.id_to_token(count) is None
+    ):
         return count
     return max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
@@ -127,12 +132,17 @@ class SentencePieceVocabulary:
     """A SentencePiece model, with tokens added behind its own."""
 
     def __init__(
-        self, model: bytes, origin: str, *, added: dict[str, tuple[int, bool]] | None = None, space_after_special: bool = False
+        self,
+        model: bytes,
+        origin: str,
+        *,
+        added: dict[str, tuple[int, bool]] | None = None,
+        space_after_special: bool = False,
     ):
         """model: a serialised ModelProto. added: text -> (id, special?) of tokens that the model does not hold.
 
-        space_after_special: whether text behind a special token begins with the space that the model puts before its text
-        (llama.cpp, and transformers' "legacy": true); else only text at the very beginning does.
+        space_after_special: whether text behind a special token begins with the space that the model puts before its
+        text (llama.cpp, and transformers' "legacy": true); else only text at the very beginning does.
         """
         import sentencepiece
 
