@@ -161,12 +161,13 @@ class GGUFCheckpoint(Checkpoint):
         # blocks [..., groups, block bytes] -> scales or biases [..., groups]
         scales = _halves(blocks, 0)
         if tensor.type.name == "Q4_1":
-            biases, largest = _halves(blocks, 2), max(np.abs(scales).max(), np.abs(_halves(blocks, 2)).max())
+            biases = _halves(blocks, 2)
+            largest = np.maximum(np.abs(scales).max(), np.abs(biases).max())
         else:
             # float32: so that the product exists before it is known whether it fits float16
             biases = scales.astype(np.float32) * np.float32(-8.0 if tensor.type.name == "Q4_0" else -128.0)
             largest = np.abs(biases).max()
-        if not np.isfinite(largest):  # NaN, too: max keeps it
+        if not np.isfinite(largest):  # NaN, too: numpy's max and maximum keep it
             raise UserError(
                 f"{self.source.path}: tensor {tensor.name} has a NaN or infinite scale; download the file again"
             )

@@ -1,10 +1,8 @@
 """GGUF metadata -> the `config.json` and `generation_config.json` that the same model has on the Hugging Face hub.
 
-    {"general.architecture": "qwen3", "qwen3.embedding_length": 1024, ...} -> {"model_type": "qwen3", "hidden_size":
-    1024, ...}
+    {"general.architecture": "qwen3", "qwen3.embedding_length": 1024} -> {"model_type": "qwen3", "hidden_size": 1024}
 
-Key names: gguf's constants (ggml repository, gguf-py). What a file asks for and this package cannot do is refused by
-name.
+Key names: gguf's constants (ggml repository, gguf-py). What a file asks for and this package lacks is refused by name.
 """
 
 import math

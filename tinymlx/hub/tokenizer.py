@@ -69,10 +69,10 @@ class Tokenizer:
         return self._vocabulary.special
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """ "Hi<|im_end|>" -> [13048, 151645]: special tokens written out in the text become those tokens, also within
-        what a user wrote. add_special_tokens: add what the tokenizer puts around a text (bos for Llama, nothing for
-        Qwen); a rendered
-        chat template has its own.
+        """The tokens of `text`: "Hi<|im_end|>" -> [13048, 151645] (Qwen3).
+
+        Special tokens written out in the text become those tokens, also within what a user wrote. add_special_tokens:
+        add what the tokenizer puts around a text (bos for Llama, nothing for Qwen); a rendered template has its own.
         """
         if self._add_bos is None and self._add_eos is None:
             return self._vocabulary.encode(_well_formed(text), add_special_tokens=add_special_tokens)
