@@ -32,6 +32,7 @@ np.testing.assert_allclose(np.array(mx.array(c, mx.complex64) @ mx.array(d, mx.c
 e = rng.standard_normal((40, 40))
 np.testing.assert_allclose(np.array(mx.array(e, mx.float64) @ mx.array(e, mx.float64)), e @ e, rtol=1e-12, atol=1e-12)
 """
+DESCRIBE = "from tinymlx import blas; print(blas.describe())"
 # A correct sgemm for the small product that `blas` tries; 42 in every place of a larger one.
 FAKE = """
 void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
@@ -69,8 +70,8 @@ def built(cache: Path) -> list[Path]:
 
 def compiled(folder: Path, *defines: str) -> str:
     library = folder / "libfake.so"
-    subprocess.run([blas.compiler(), "-O1", "-shared", "-fPIC", *defines, "-x", "c", "-", "-o", str(library)], input=FAKE,
-                   text=True, check=True)
+    command = [blas.compiler(), "-O1", "-shared", "-fPIC", *defines, "-x", "c", "-", "-o", str(library)]
+    subprocess.run(command, input=FAKE, text=True, check=True)
     return str(library)
 
 
@@ -103,9 +104,8 @@ def test_mlx_really_calls_the_library_that_was_loaded(child, tmp_path):
     (("-DWRONG=0", '-DCONFIG="OpenBLAS 0.3 USE64BITINT"'), "64-bit integers"),
 ])
 def test_an_unfit_library_is_refused(child, tmp_path, defines, reason):
-    code = "import tinymlx\n" + MULTIPLY + "from tinymlx import blas; print(blas.describe().fast, blas.describe().why_not)"
-    out = child(code, TINYMLX_BLAS=compiled(tmp_path, *defines))
-    assert out.startswith("False") and reason in out
+    out = child("import tinymlx\n" + MULTIPLY + DESCRIBE, TINYMLX_BLAS=compiled(tmp_path, *defines))
+    assert "fast=False" in out and reason in out
 
 
 def test_importing_tinymlx_loads_nothing_and_the_finder_leaves_after_its_work(child):
@@ -119,17 +119,17 @@ assert tinymlx._BlasBeforeMlx not in sys.meta_path and "tinymlx.blas" in sys.mod
 
 
 def test_mlx_before_tinymlx_works_and_is_named_as_the_reason(child):
-    out = child("import mlx.core, tinymlx\n" + MULTIPLY + "from tinymlx import blas; print(blas.describe())")
+    out = child("import mlx.core, tinymlx\n" + MULTIPLY + DESCRIBE)
     assert "fast=False" in out and "import tinymlx first" in out
 
 
 @pytest.mark.parametrize("value, reason", [("off", "TINYMLX_BLAS=off"), ("/absent/lib.so", "/absent/lib.so")])
 def test_the_environment_decides(child, value, reason):
-    out = child("import tinymlx\n" + MULTIPLY + "from tinymlx import blas; print(blas.describe())", TINYMLX_BLAS=value)
+    out = child("import tinymlx\n" + MULTIPLY + DESCRIBE, TINYMLX_BLAS=value)
     assert "fast=False" in out and reason in out
 
 
-SLOW = "import tinymlx\nfrom tinymlx import blas\nblas.SYSTEM_LIBRARIES = ()\n" + MULTIPLY + "print(blas.describe())"
+SLOW = "import tinymlx\nfrom tinymlx import blas\nblas.SYSTEM_LIBRARIES = ()\n" + MULTIPLY + DESCRIBE
 
 
 @needs_openblas
@@ -190,17 +190,18 @@ def test_no_cache_is_no_hindrance(child, tmp_path):
 
 
 def test_no_home_is_no_hindrance(child):
-    assert "fast" in child("import tinymlx\n" + MULTIPLY + "from tinymlx import blas; print(blas.describe())",
+    assert "fast" in child("import tinymlx\n" + MULTIPLY + DESCRIBE,
                            HOME=None, XDG_CACHE_HOME=None, TINYMLX_BLAS="off")
-    child("import os\nos.path.expanduser = lambda path: path\nfrom tinymlx import blas\nassert blas._cache_folder() is None",
-          XDG_CACHE_HOME=None)
+    homeless = "import os\nos.path.expanduser = lambda path: path\nfrom tinymlx import blas\n"
+    child(homeless + "assert blas._cache_folder() is None", XDG_CACHE_HOME=None)
 
 
 @needs_compiler
 @needs_openblas
 def test_two_processes_may_build_at_once(tmp_path):
     variables = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TINYMLX_BLAS": ""}
-    both = [subprocess.Popen([sys.executable, "-c", LOAD], env=variables, stdout=subprocess.PIPE, text=True) for _ in "ab"]
+    command = [sys.executable, "-c", LOAD]
+    both = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in "ab"]
     assert [process.communicate(timeout=60)[0].strip() for process in both] == ["True", "True"]
     assert len(built(tmp_path)) == 1
 

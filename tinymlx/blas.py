@@ -1,15 +1,16 @@
 """A fast BLAS for MLX on a Linux CPU, loaded before MLX.
 
-The Linux CPU wheel of MLX brings a reference BLAS: plain loops, one thread. The dynamic linker looks a symbol up in globally
-loaded libraries first, so an OpenBLAS that is loaded before `mlx.core`, with `RTLD_GLOBAL`, answers MLX's calls of
-`cblas_sgemm` instead (1024 x 1024 float32 on two cores: 72 instead of 3 GFLOP/s).
+The Linux CPU wheel of MLX brings a reference BLAS: plain loops, one thread. The dynamic linker looks a symbol up in
+globally loaded libraries first, so an OpenBLAS that is loaded before `mlx.core`, with `RTLD_GLOBAL`, answers MLX's
+calls of `cblas_sgemm` instead (1024 x 1024 float32 on two cores: 72 instead of 3 GFLOP/s).
 
-PyPI's OpenBLAS (`scipy-openblas32`, part of the extra `cpu`) calls the function `scipy_cblas_sgemm`, to keep out of everybody's
-way. A forwarder of a few lines of C gives it the name MLX asks for. It is compiled once, with the machine's own compiler, into
-a folder that only this user can write. Without a compiler, a system-wide OpenBLAS serves; without that, MLX's own.
+PyPI's OpenBLAS (`scipy-openblas32`, part of the extra `cpu`) calls the function `scipy_cblas_sgemm`, to keep out of
+everybody's way. A forwarder of a few lines of C gives it the name MLX asks for. It is compiled once, with the machine's
+own compiler, into a folder that only this user can write. Without a compiler, a system-wide OpenBLAS serves; without
+that, MLX's own.
 
-`TINYMLX_BLAS=off` leaves MLX alone, `TINYMLX_BLAS=/path/to/lib.so` names another library. OpenBLAS takes the number of threads
-from OPENBLAS_NUM_THREADS. Nothing here ever raises: at worst MLX is slow, and `describe` says why.
+`TINYMLX_BLAS=off` leaves MLX alone, `TINYMLX_BLAS=/path/to/lib.so` names another library. OpenBLAS takes the number of
+threads from OPENBLAS_NUM_THREADS. Nothing here ever raises: at worst MLX is slow, and `describe` says why.
 """
 
 import ctypes
@@ -24,7 +25,7 @@ from pathlib import Path
 # The functions of CBLAS that libmlx.so asks for. Its few LAPACK functions stay where they are.
 GEMMS = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
 
-# Python fills in the pointers before MLX is loaded, so the compiled file depends on no library and can be kept for ever.
+# Python fills in the pointers before MLX is loaded, so the compiled file depends on no library and can be kept.
 FORWARDER = """
 #define FORWARD(NAME, SCALAR, ELEMENT)                                                                          \\
   void (*tinymlx_##NAME)(int, int, int, int, int, int, SCALAR, const ELEMENT *, int, const ELEMENT *, int,      \\
@@ -37,9 +38,10 @@ FORWARD(cblas_sgemm, float, float)
 FORWARD(cblas_dgemm, double, double)
 FORWARD(cblas_cgemm, const void *, void)
 """
-COMPILE = ("-O2", "-shared", "-fPIC", "-nostdlib", "-x", "c", "-")  # -nostdlib: a compiler without libc's headers will do
+COMPILE = ("-O2", "-shared", "-fPIC", "-nostdlib", "-x", "c", "-")  # -nostdlib: a compiler without libc-dev will do
 COMPILE_TIMEOUT_S = 20
 
+SYSTEM_OPENBLAS = "a system-wide OpenBLAS (Debian: apt install libopenblas0-pthread)"
 SYSTEM_LIBRARIES = ("libopenblasp.so.0", "libopenblas.so.0")  # Fedora's threaded build; Debian's and everybody's
 
 
@@ -130,16 +132,17 @@ def _first_that_loads() -> Blas:
     if packaged is None:
         act = "pip install scipy-openblas32"
     elif compiler() is None:
-        act = "install a C compiler (gcc or clang), or a system-wide OpenBLAS (Debian: apt install libopenblas0-pthread)"
+        act = f"install a C compiler (gcc or clang), or {SYSTEM_OPENBLAS}"
     else:
-        act = "install a system-wide OpenBLAS (Debian: apt install libopenblas0-pthread)"
+        act = f"install {SYSTEM_OPENBLAS}"
     return _slow("; ".join(reasons), act)
 
 
 def _cuda() -> bool:
-    """Whether MLX's CUDA wheel is installed. (`importlib.metadata` would say so too, but takes longer than MLX to import.)"""
+    """Whether MLX's CUDA wheel is installed."""
     spec = importlib.util.find_spec("mlx")
     folders = spec.submodule_search_locations if spec else ()
+    # `importlib.metadata` would say so too, but takes longer to import than MLX.
     return any(list(Path(folder).parent.glob("mlx_cuda_*.dist-info")) for folder in folders)
 
 
@@ -194,7 +197,7 @@ def _check(sgemm, name: str) -> None:
 
 
 def _load_forwarder(targets: dict[str, int]) -> None:
-    """Loads the forwarder and points it at `targets`. From the cache; else built into it; else built for this process alone."""
+    """Loads the forwarder, from the cache; else built into it; else built for this process. Points it at `targets`."""
     reasons = []
     cache = _cache_folder()
     if cache is not None:
@@ -256,7 +259,7 @@ def _build(folder: Path) -> Path:
     import subprocess
     import tempfile
 
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:  # in `folder`: a rename is atomic only within a file system
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:  # a rename is atomic only within a file system
         output = Path(scratch, "forward.so")
         try:
             done = subprocess.run([cc, *COMPILE, "-o", str(output)], input=FORWARDER, text=True, errors="replace",

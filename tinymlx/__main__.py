@@ -1,0 +1,5 @@
+"""`python -m tinymlx` is `tinymlx`."""
+
+from tinymlx.cli import main
+
+main()
