@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from one_line import fails
 from safetensors.numpy import save, save_file
+from tiny import tiny_weights, write_checkpoint
 
-from tests.tiny import tiny_weights, write_checkpoint
 from tinymlx.errors import UserError
 from tinymlx.hub import checksums
 from tinymlx.hub.checkpoint import INDEX, open_checkpoint
@@ -25,17 +26,6 @@ TENSORS = {
     "b": np.array([1, 2, 3], np.uint8),
     "empty": np.zeros((0, 4), np.float32),
 }
-
-
-def fails(call, *words: str) -> str:
-    """The call raises a UserError of one line that has the words in it."""
-    with pytest.raises(UserError) as caught:
-        call()
-    line = str(caught.value)
-    assert "\n" not in line and line.isprintable(), line
-    for word in words:
-        assert word in line, line
-    return line
 
 
 def raw_file(path: Path, header, payload: bytes = b"") -> Path:

@@ -9,19 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fakehub import COMMIT, FakeHub
 from hypothesis import given
 from hypothesis import strategies as st
+from one_line import fails
+from tiny import write_checkpoint
 
-from tests.fakehub import COMMIT, FakeHub
-from tests.test_safetensors import fails
-from tests.tiny import write_checkpoint
 from tinymlx.errors import UserError
 from tinymlx.hub import cached_models, download, resolve, smollm2
 from tinymlx.hub.checkpoint import open_checkpoint
 from tinymlx.hub.source import ModelSource, split_hub_name
-
-download = sys.modules["tinymlx.hub.download"]
-
 
 # Local
 
@@ -291,7 +288,7 @@ def test_a_transfer_that_breaks_is_continued(hub, fetch, model_files):
 
 def test_the_next_run_continues_what_a_killed_one_left(hub, fetch, model_files, tmp_path):
     script = (
-        "import sys; from pathlib import Path; from tinymlx.hub import download as d; d = sys.modules['tinymlx.hub.download'];"
+        "import sys; from pathlib import Path; from tinymlx.hub import download as d;"
         f"d.download('owner/name', cache_dir=Path({str(tmp_path / 'cache')!r}), endpoint={hub.url!r})"
     )
     size = len(model_files[SHARD])
@@ -389,7 +386,6 @@ def test_repository_without_safetensors(hub, fetch):
 
 def test_cached_models(hub, fetch, tmp_path, monkeypatch):
     from huggingface_hub import constants
-
     from huggingface_hub.utils import _cache_manager
 
     monkeypatch.setattr(smollm2, "installed", lambda: None)

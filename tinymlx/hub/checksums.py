@@ -104,9 +104,13 @@ def verify_sums(folder: Path, weight_files: list[Path], progress: Progress | Non
             progress(done, total)
 
 
-def write_sums(folder: Path, names: list[str]) -> None:
+def write_sums(folder: Path, names: list[str], progress: Progress | None = None) -> None:
     """Write `folder`'s SHA256SUMS over the files `names` in it, as `sha256sum` would."""
-    lines = [f"{sha256(folder / name)}  {name}\n" for name in sorted(names)]
+    sizes = {name: (folder / name).stat().st_size for name in sorted(names)}
+    lines, done, total = [], 0, sum(sizes.values())
+    for name, size in sizes.items():
+        lines.append(f"{sha256(folder / name, progress, done=done, total=total)}  {name}\n")
+        done += size
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
