@@ -177,24 +177,25 @@ def quantized_weights(weights: dict[str, np.ndarray], quantization: dict) -> dic
     """`weights` as an mlx-community checkpoint holds them: linear layers and the embedding packed by `mx.quantize`.
 
     quantization: the config's entry with "group_size", "bits" and "mode", and for some modules a dict of these or False.
-    Experts are stacked under `switch_mlp`, as there. Returns arrays of MLX.
+    A dict without a mode means affine, whatever the others have. Experts are stacked under `switch_mlp`, as there.
+    Returns arrays of MLX.
     """
     import mlx.core as mx
 
     arrays = {name: mx.array(weight) for name, weight in weights.items()}
     for first in [name for name in arrays if ".experts.0." in name]:
-        experts = [name for name in arrays if name.replace(".experts." + name.split(".")[5], ".experts.0", 1) == first]
-        stacked = mx.stack([arrays.pop(name) for name in sorted(experts, key=lambda name: int(name.split(".")[5]))])
-        arrays[first.replace(".experts.0.", ".switch_mlp.")] = stacked
+        before, after = first.split(".experts.0.")
+        count = sum(name.startswith(f"{before}.experts.") and name.endswith(after) for name in weights)
+        experts = [arrays.pop(f"{before}.experts.{expert}.{after}") for expert in range(count)]
+        arrays[f"{before}.switch_mlp.{after}"] = mx.stack(experts)
     packed = {}
     for name, array in arrays.items():
         module = name.removesuffix(".weight")
-        own = quantization.get(module, {})
-        if array.ndim == 1 or own is False:
+        how = quantization.get(module, quantization)
+        if array.ndim == 1 or how is False:
             packed[name] = array
             continue
-        how = {key: own.get(key, quantization.get(key)) for key in ("group_size", "bits", "mode")}
-        parts = mx.quantize(array, **how)
+        parts = mx.quantize(array, group_size=how["group_size"], bits=how["bits"], mode=how.get("mode", "affine"))
         packed |= {f"{module}.{part}": value for part, value in zip(("weight", "scales", "biases"), parts)}
     return packed
 
