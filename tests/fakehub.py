@@ -13,8 +13,8 @@ COMMIT = "c0ffee" + "0" * 34
 class FakeHub:
     """`files`: name to bytes; those whose name ends in .safetensors or tokenizer.json are large files with a SHA-256.
 
-    Knobs: `status` answers everything with it; `cut` breaks each transfer after that many bytes; `tamper` alters payloads; `ranges`
-    False ignores Range. `requests` lists (method, path, range header).
+    Knobs: `status` answers everything with it; `cut` breaks each transfer after that many bytes; `tamper` alters
+    payloads; `ranges` False ignores Range. `requests` lists (method, path, range header).
     """
 
     def __init__(self, files: dict[str, bytes], name: str = "owner/name", commit: str = COMMIT):

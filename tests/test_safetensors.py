@@ -20,6 +20,8 @@ from tinymlx.hub.checkpoint import INDEX, open_checkpoint
 from tinymlx.hub.safetensors import SafetensorsFile, read_file
 from tinymlx.hub.source import ModelSource
 
+pytestmark = pytest.mark.capability("safetensors")
+
 TENSORS = {
     "a.weight": np.arange(12, dtype=np.float32).reshape(3, 4),
     "a.scales": np.arange(6, dtype=np.float16).reshape(3, 2),
@@ -160,7 +162,10 @@ def test_truncation_at_every_byte(tmp_path):
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_changed_header_byte_is_found_or_harmless(tmp_path, data):
-    """Any one byte of length field or header: a UserError, or the same bytes under each shape (a dtype of equal size or a name may differ)."""
+    """Any one byte of length field or header: a UserError, or the same bytes under each shape.
+
+    A dtype of equal size, or a name, may differ: those are for the model to find.
+    """
     whole = bytearray(save(TENSORS, metadata={"format": "pt"}))
     end = 8 + int.from_bytes(whole[:8], "little")
     position = data.draw(st.integers(0, end - 1))

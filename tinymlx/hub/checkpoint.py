@@ -1,4 +1,4 @@
-"""A checkpoint: the config and the tensors of a model folder or file, whose headers are checked before any payload is read."""
+"""A checkpoint: config and tensors of a model folder or file, whose headers are checked before any payload is read."""
 
 import json
 import re
@@ -39,11 +39,11 @@ class Checkpoint:
         return sum(info.nbytes for info in self.tensors.values())
 
     def read(self, name: str) -> "mx.array":
-        """A tensor, copied out of a memory map, with its dtype as stored. Raises UserError when the file cannot be read."""
+        """A tensor, copied out of a memory map, its dtype as stored. Raises UserError when the file cannot be read."""
         raise NotImplementedError
 
     def verify_checksums(self, progress: Progress | None = None) -> None:
-        """Compare the files with their checksums, where there are any. Raises UserError naming the file that differs."""
+        """Compare the files with their checksums, where they have any. Raises UserError naming what differs."""
 
 
 def open_checkpoint(source: ModelSource) -> Checkpoint:
@@ -112,9 +112,10 @@ def read_json(file: Path) -> dict:
 def check_inside(folder: Path, file: Path) -> None:
     """Refuse a link that leads out of the model folder, except into the hub cache that the folder belongs to.
 
-    A folder that was unpacked or cloned can hold links that a stranger chose. Followed, they would let an index or a copied
-    tokenizer name any file of this machine, and `convert` would carry it into a folder that may be published. The hub's cache is
-    built of links, `snapshots/<commit>/x -> ../../blobs/<hash>` (or the cache's shared `blobs`), which huggingface_hub made itself.
+    A folder that was unpacked or cloned can hold links that a stranger chose. Followed, they would let an index or a
+    tokenizer name any file of this machine, and `convert` would carry it into a folder that may be published. The hub's
+    cache is built of links, `snapshots/<commit>/x -> ../../blobs/<hash>` (or the cache's shared `blobs`), which
+    huggingface_hub made itself.
     """
     target, root = file.resolve(), folder.resolve()
     if target.is_relative_to(root):
@@ -144,7 +145,7 @@ def _read_index(folder: Path) -> dict[str, str] | None:
             )
         if not held_by.endswith(".safetensors"):
             raise UserError(
-                f"{file}: tensor {shown(name)} is mapped to {shown(held_by)}, which is not a .safetensors file; {_AGAIN}"
+                f"{file}: tensor {shown(name)} is mapped to {shown(held_by)}, not a .safetensors file; {_AGAIN}"
             )
     return weight_map
 

@@ -1,8 +1,8 @@
 """SHA-256 of files, the SHA256SUMS list that `tinymlx convert` writes, and a private memory of files already verified.
 
-Hashing runs at 0.5 to 2 GB/s, so a start would take seconds longer if every file were hashed each time. A file is hashed once and
-then known by device, inode, size and both timestamps; the change time cannot be set back by hand. What this cannot see is a disk
-that loses bits without a write.
+Hashing runs at 0.5 to 2 GB/s, so a start would take seconds longer if every file were hashed each time. A file is
+hashed once and then known by device, inode, size and both timestamps; the change time cannot be set back by hand. What
+this cannot see is a disk that loses bits without a write.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _SETTLED_S = 2.0  # a file changed later than this ago may change again under th
 
 
 def sha256(path: Path, progress: Progress | None = None, *, done: int = 0, total: int | None = None) -> str:
-    """Hex digest of a file. progress is called with bytes hashed on top of `done`, of `total` (default: this file's size)."""
+    """Hex digest of a file. progress: called with `done` plus bytes hashed, and `total` (default: this file's size)."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         total = os.fstat(file.fileno()).st_size if total is None else total
@@ -56,7 +56,7 @@ def matches(
 
 
 def read_sums(folder: Path) -> dict[str, str] | None:
-    """File name to hex digest from `folder`'s SHA256SUMS, in the format of sha256sum; None where there is no such file."""
+    """File name to hex digest from `folder`'s SHA256SUMS (the format of sha256sum); None where there is none."""
     file = folder / SUMS
     try:
         text = file.read_text(encoding="utf-8")
@@ -86,7 +86,7 @@ def verify_sums(folder: Path, weight_files: list[Path], progress: Progress | Non
     for file in weight_files:
         if file.name not in sums:
             raise UserError(
-                f"{file} is not listed in {SUMS} beside it; it does not belong to this model, or convert the model again"
+                f"{file} is not listed in {SUMS} beside it: it belongs to another model; convert the model again"
             )
     for name in sums:
         if not (folder / name).is_file():
@@ -127,7 +127,7 @@ def _memory_file() -> Path:
 
 
 def _read_memory() -> dict[str, list]:
-    """What was verified before; empty where that file is absent, damaged, or could have been written by somebody else."""
+    """What was verified before; empty where that file is absent, damaged, or writable by somebody else."""
     try:
         file = _memory_file()
         stat = file.stat()

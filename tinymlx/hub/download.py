@@ -1,8 +1,8 @@
 """Models from the Hugging Face hub, in the cache that huggingface_hub shares between programs.
 
-huggingface_hub lists, names and links the files. It starts a broken file anew in the next run, so the large ones (those with a
-published SHA-256) are fetched here into `blobs/<sha256>`, the place its cache keeps them: continued where the last run stopped,
-and verified before they get their name. `snapshot_download` then finds them there.
+huggingface_hub lists, names and links the files. It starts a broken file anew in the next run, so the large ones (those
+with a published SHA-256) are fetched here into `blobs/<sha256>`, the place its cache keeps them: continued where the
+last run stopped, and verified before they get their name. `snapshot_download` then finds them there.
 """
 
 import errno
@@ -59,7 +59,7 @@ def download(
 ) -> Path:
     """The folder in the hub's cache that holds owner/name at a branch, tag or commit (default: main).
 
-    A complete snapshot in the cache serves when the hub cannot be reached. Raises UserError with one line and the next act.
+    A whole snapshot in the cache serves when the hub cannot be reached. Raises UserError with the next act.
     """
     import huggingface_hub  # 0.5 s to import
     from huggingface_hub import constants
@@ -91,7 +91,7 @@ def download(
 
 
 def cached_models() -> list[CachedModel]:
-    """Models that need no download: whole snapshots in the hub's cache, and smollm2. Empty when there is none, nor a cache."""
+    """Models that need no download: whole snapshots in the hub's cache, and smollm2. No cache folder: none of those."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -165,7 +165,7 @@ class _Hub:
         return Path(folder)
 
     def is_unreachable(self, error: Exception) -> bool:
-        """Whether the cache may answer instead: no network, hub down or repository closed, but not a revision that is gone."""
+        """Whether the cache may answer instead: no network, hub down, repository closed; not when a revision is gone."""
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RevisionNotFoundError
 
         return isinstance(error, (_http_error(), HfHubHTTPError, OfflineModeIsEnabled)) and not isinstance(
@@ -189,16 +189,18 @@ class _Hub:
             )
         if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
             return UserError(
-                f"no model {self.name!r} on the hub, and no folder of that name here; check the spelling, or `hf auth login` if it is private"
+                f"no model {self.name!r} on the hub, and no folder of that name here; "
+                "check the spelling, or log in with `hf auth login` if it is private"
             )
         if isinstance(error, errors.OfflineModeIsEnabled):
             return UserError(
-                f"{self.shown} is not whole in the cache ({self.cache}), and HF_HUB_OFFLINE forbids to download it; unset that"
+                f"{self.shown} is not whole in the cache ({self.cache}), "
+                "and HF_HUB_OFFLINE forbids to download it; unset that"
             )
         if isinstance(error, (errors.LocalEntryNotFoundError, _http_error())) and status is None:
             return UserError(
-                f"the hub cannot be reached ({_one_line(error)}), and {self.shown} is not whole in the cache ({self.cache}); "
-                "the same command continues once there is a network"
+                f"the hub cannot be reached ({_one_line(error)}), and {self.shown} is not whole in the cache "
+                f"({self.cache}); the same command continues once there is a network"
             )
         if status is not None:
             return UserError(
@@ -246,7 +248,8 @@ def _check_disk(name: str, files: list[_File], hub: _Hub) -> None:
     free = shutil.disk_usage(place).free
     if missing > free:
         raise UserError(
-            f"{name} needs {_gb(missing)} more on disk, but {hub.cache} has {_gb(free)} free; free some space, or point HF_HOME elsewhere"
+            f"{name} needs {_gb(missing)} more on disk, but {hub.cache} has {_gb(free)} free; "
+            "free some space, or point HF_HOME elsewhere"
         )
 
 
@@ -325,7 +328,7 @@ def _fetch(hub: _Hub, commit: str, file: _File, add: Callable[[int], None], stop
                 tries = 0 if done > before else tries + 1
                 if tries >= _TRIES:
                     raise UserError(
-                        f"{hub.shown}: {file.name} ends at {done} of {file.size} bytes; the same command continues it later"
+                        f"{hub.shown}: {file.name} ends at {done} of {file.size} bytes; the same command continues it"
                     )
                 if done < file.size:
                     stop.wait(_PAUSE_S * 2**tries)
@@ -333,7 +336,8 @@ def _fetch(hub: _Hub, commit: str, file: _File, add: Callable[[int], None], stop
         if digest.hexdigest() != file.blob:
             partial.unlink()
             raise UserError(
-                f"{hub.shown}: {file.name} arrived damaged (its SHA-256 differs from the published one); run the same command again"
+                f"{hub.shown}: {file.name} arrived damaged (its SHA-256 differs from the published one); "
+                "run the same command again"
             )
         os.replace(partial, blob)
 

@@ -10,7 +10,7 @@ Progress = Callable[[int, int], None]
 
 @contextmanager
 def byte_bar(what: str, *, show: bool = True) -> Iterator[Progress]:
-    """`with byte_bar("verifying") as progress: work(progress)`: a bar on stderr, and none where stderr is not a terminal."""
+    """`with byte_bar("verifying") as progress: work(progress)`: a bar on stderr, where that is a terminal."""
     if not (show and sys.stderr.isatty()):
         yield lambda done, total: None
         return

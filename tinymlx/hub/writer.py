@@ -52,7 +52,7 @@ class Job(NamedTuple):
 def new_folder(target: Path) -> Iterator[Path]:
     """A folder beside `target` that takes its name when the block ends well, and is removed when it does not.
 
-    Raises UserError when `target` exists and is not an empty folder. What a killed process left is removed by the next one.
+    Raises UserError when `target` exists and is not an empty folder. What a killed process left, the next one removes.
     """
     target = Path(os.path.abspath(target))  # "." has no name
     if target.is_symlink() or target.exists() and (not target.is_dir() or any(target.iterdir())):

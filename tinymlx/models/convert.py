@@ -1,8 +1,8 @@
 """Quantise, dequantise or cast a checkpoint into a folder that mlx-lm and tinymlx load.
 
-Tensor by tensor, without building the model: memory holds one shard of the output and the inputs of one tensor. Which weights are
-quantised, and how, is what mlx_lm.convert does: every linear layer and embedding whose rows divide by the group size; never norms
-and biases; the router of a mixture of experts at 8 bits; experts stacked under `switch_mlp`.
+Tensor by tensor, without building the model: memory holds one shard of the output and the inputs of one tensor. Which
+weights are quantised, and how, is what mlx_lm.convert does: every linear layer and embedding whose rows divide by the
+group size; never norms and biases; the router of a mixture of experts at 8 bits; experts stacked under `switch_mlp`.
 """
 
 from collections.abc import Callable
@@ -82,7 +82,8 @@ class Options:
         group_size, bits, mode = self.quantization
         if mode == "affine" and (bits not in ACCEPTED_BITS or group_size not in ACCEPTED_GROUPS):
             raise UserError(
-                f"--q-bits {bits} with --q-group-size {group_size} is not supported; bits may be 2, 3, 4, 5, 6, 8 and groups 32, 64, 128"
+                f"--q-bits {bits} with --q-group-size {group_size} is not supported; "
+                "bits may be 2, 3, 4, 5, 6, 8 and groups 32, 64, 128"
             )
         if mode != "affine" and (group_size, bits) != MODES[mode][:2]:
             raise UserError(
@@ -160,8 +161,8 @@ def make_plan(checkpoint: Checkpoint, options: Options) -> Plan:
                 f"{checkpoint.source.path} is quantised already; take the original, or --dequantize it first"
             )
         raise UserError(
-            f"no weight of {checkpoint.source.path} has rows that divide by --q-group-size {options.quantization.group_size}; "
-            "take a smaller group"
+            f"no weight of {checkpoint.source.path} has rows that divide by --q-group-size "
+            f"{options.quantization.group_size}; take a smaller group"
         )
     if options.dequantize and not packed:
         raise UserError(f"{checkpoint.source.path} is not quantised; leave out --dequantize")
@@ -187,8 +188,9 @@ def quantization_of(module: str, columns: int, config: ModelConfig, options: Opt
 
 
 def _is_sensitive(module: str, layers: int) -> bool:
-    """Whether a recipe gives the module its higher bits: the head, and v_proj and down_proj in an eighth of the layers at either
-    end and in every third between (llama.cpp's choice for Q4_K_M).
+    """Whether a recipe gives the module its higher bits: the head, and v_proj and down_proj in some layers.
+
+    Those are an eighth of the layers at either end and every third between: llama.cpp's choice for Q4_K_M.
     """
     if module == "lm_head":
         return True
@@ -279,7 +281,7 @@ class _Reader:
         return {f"{module}.{part}": array for part, array in zip(("weight", "scales", "biases"), arrays, strict=False)}
 
     def dequantized(self, module: str, before: Quantization, dtype: mx.Dtype) -> dict[str, mx.array]:
-        """mx.dequantize in the type of the scales; towards another type through float32, so that nothing is rounded twice."""
+        """mx.dequantize in the type of the scales; into another type through float32, so that nothing rounds twice."""
         names = {part: f"{module}.{part}" for part in ("weight", "scales", "biases")}
         packing = dict(zip(("group_size", "bits", "mode"), before, strict=True))
         made = []
