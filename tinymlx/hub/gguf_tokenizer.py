@@ -6,7 +6,6 @@ that library. Source of the names and what they stand for: llama.cpp's llama-voc
 tokenizer.json.
 """
 
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -17,11 +16,9 @@ from tokenizers import Tokenizer as Backend
 
 from tinymlx.errors import UserError
 from tinymlx.hub.gguf_format import GGUFFile, read_gguf
+from tinymlx.hub.sentencepiece_model import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, sentencepiece_model
 from tinymlx.hub.tokenizer import Tokenizer
 from tinymlx.hub.vocabulary import SentencePieceVocabulary, TokenizersVocabulary, Vocabulary
-
-# enum llama_token_type
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 # Control tokens that end an answer, whatever the file calls its eos: a chat model's turn end is often not named there.
 ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
@@ -198,29 +195,3 @@ class _Metadata:
             remove_extra_whitespaces=self.get("remove_extra_whitespaces", bool, False),
         )
         return SentencePieceVocabulary(model, str(self.file.path), space_after_special=True)
-
-
-def sentencepiece_model(
-    tokens: list[str], scores: list[float], types: list[int], *, add_dummy_prefix: bool, remove_extra_whitespaces: bool
-) -> bytes:
-    """A serialised SentencePiece ModelProto of type BPE. Fields: sentencepiece_model.proto; token types are the same"""
-    pieces = b"".join(
-        _field(1, _field(1, token.encode()) + b"\x15" + struct.pack("<f", score) + _field(3, kind))
-        for token, score, kind in zip(tokens, scores, types, strict=True)
-    )
-    trainer = _field(3, 2) + _field(35, int(BYTE in types))  # model_type BPE, byte_fallback
-    whitespace = _field(3, int(add_dummy_prefix)) + _field(4, int(remove_extra_whitespaces)) + _field(5, 1)
-    normalizer = _field(1, b"identity") + whitespace  # name; a space is written as ▁
-    return pieces + _field(2, trainer) + _field(3, normalizer)
-
-
-def _field(number: int, value: int | bytes) -> bytes:
-    """One protobuf field: a varint, or bytes with their length before them."""
-    if isinstance(value, int):
-        return _varint(number << 3) + _varint(value)
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    low, rest = value & 0x7F, value >> 7
-    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])

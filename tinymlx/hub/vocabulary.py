@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import tokenizers
 
 from tinymlx.errors import UserError
+from tinymlx.hub.sentencepiece_model import without_dummy_prefix
 
 _SPACE_MARK = "▁"  # SentencePiece's visible space
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # SentencePiece's token for one byte
@@ -148,8 +149,7 @@ class SentencePieceVocabulary:
 
         try:
             self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
-            self._unprefixed = sentencepiece.SentencePieceProcessor(model_proto=model)
-            self._unprefixed.override_normalizer_spec(add_dummy_prefix=False)
+            self._unprefixed = sentencepiece.SentencePieceProcessor(model_proto=without_dummy_prefix(model))
             count = self._pieces.vocab_size()
         except (RuntimeError, OSError, TypeError, ValueError):
             raise UserError(f"{origin}: not a SentencePiece model; download it again") from None
