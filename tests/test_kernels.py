@@ -73,11 +73,11 @@ def test_linear_with_bias_and_adapter(kind):
 @pytest.mark.parametrize("L", SIZES)
 @pytest.mark.parametrize("qk_norm", [True, False])
 def test_qk_norm_rope(L, qk_norm):
-    frequencies, scale = ops.rope_frequencies(16, 1e4, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32})
+    periods, scale = ops.rope_periods(16, 1e4, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32})
     weights = (1 + 0.1 * draw(16), 1 + 0.1 * draw(16, seed=1)) if qk_norm else (None, None)
     offsets = mx.array([0, 41])
     assert routes_agree(
-        kernels.qk_norm_rope, draw(2, L, 64), draw(2, L, 32, seed=2), *weights, 1e-6, offsets, frequencies, scale, bound=2e-5
+        kernels.qk_norm_rope, draw(2, L, 64), draw(2, L, 32, seed=2), *weights, 1e-6, offsets, periods, scale, bound=2e-5
     )
 
 
@@ -88,7 +88,7 @@ def test_attend(L, window, lengths):
     pool = PagePool(3, 2, 16, 8, mx.float32)
     pool.array = draw(*pool.array.shape, seed=9)
     tables = [pool.allocate(pool.pages_for(n)) for n in lengths]
-    view = pool.view(tables, lengths).at(1)
+    view = pool.view(tables, lengths).layers(3)[1]
     q, k, v = draw(2, 4, L, 16), draw(2, 2, L, 16, seed=1), draw(2, 2, L, 16, seed=2)
     assert routes_agree(kernels.attend, q, k, v, view, scale=0.25, window=window)
     ragged = view._replace(new_lengths=mx.array([L, max(1, L // 2)]))
@@ -103,12 +103,12 @@ def test_attend_over_pages_equals_attention_over_the_whole():
     q, k, v = draw(1, 4, T, 16), draw(1, 2, T, 16, seed=1), draw(1, 2, T, 16, seed=2)
     whole, _ = kernels.attend(q, k, v, KVView.empty(1), scale=0.25)
     pool = PagePool(2, 2, 16, 4, mx.float32)
-    pool.array = mx.full(pool.array.shape, mx.nan)  # what nobody wrote must not leak
+    pool.array = mx.full(pool.array.shape, 1e9)  # what nobody wrote must not leak
     pool.allocate(1)
     table = pool.allocate(2)[::-1]
     first = (k[:, :, :cached], v[:, :, :cached])
     pool.write([(mx.zeros_like(first[0]),) * 2, first], [table], [0], [cached])
-    view = pool.view([table], [cached]).at(1)
+    view = pool.view([table], [cached]).layers(2)[1]
     for route in kernels.attend.routes.values():
         part, _ = route.run(q[:, :, cached:], k[:, :, cached:], v[:, :, cached:], view, scale=0.25)
         assert mx.abs(part - whole[:, :, cached:]).max().item() < 2e-6

@@ -50,20 +50,20 @@ def test_rms_norm_sums_in_float32():
 @pytest.mark.parametrize("L", SIZES)
 def test_rope_turns_pairs_as_complex_numbers(L):
     x = draw(2, 3, L, 8)
-    frequencies, scale = ops.rope_frequencies(8, 10000.0)
+    periods, scale = ops.rope_periods(8, 10000.0)
     positions = np.array([[5], [0]]) + np.arange(L)
     z = f64(x)[..., :4] + 1j * f64(x)[..., 4:]
     z = z * np.exp(1j * positions[:, None, :, None] * 10000.0 ** -(np.arange(4) / 4))
-    got = ops.rope(x, mx.array(positions), frequencies, scale)
+    got = ops.rope(x, mx.array(positions), periods, scale)
     assert_close(got, np.concatenate([z.real, z.imag], -1), 2e-6)
 
 
 def test_rope_depends_on_the_distance_alone():
     q, k = draw(1, 1, 1, 64), draw(1, 1, 1, 64, seed=1)
-    frequencies, _ = ops.rope_frequencies(64, 1e6)
+    periods, _ = ops.rope_periods(64, 1e6)
 
     def score(at_q, at_k):
-        turned = [ops.rope(x, mx.array([[at]]), frequencies) for x, at in ((q, at_q), (k, at_k))]
+        turned = [ops.rope(x, mx.array([[at]]), periods) for x, at in ((q, at_q), (k, at_k))]
         return (turned[0] * turned[1]).sum().item()
 
     assert score(17, 4) == pytest.approx(score(113, 100), rel=1e-4)
@@ -72,7 +72,7 @@ def test_rope_depends_on_the_distance_alone():
 
 def test_unknown_rope_type_is_refused():
     with pytest.raises(ValueError, match="dynamic"):
-        ops.rope_frequencies(8, 1e4, {"rope_type": "dynamic"})
+        ops.rope_periods(8, 1e4, {"rope_type": "dynamic"})
 
 
 @DTYPES
@@ -117,7 +117,7 @@ def test_attention_mask(L, window):
 def test_gather_pages_follows_the_table():
     pool = draw(6, 2, 4, 3)
     pages = np.array([[5, 0, 5], [1, 2, 3]])
-    got = np.array(ops.gather_pages(pool, mx.array(pages)))
+    got = np.array(ops.gather_pages(pool, mx.array(pages), mx.arange(2)))
     for b in range(2):
         for slot in range(12):
             assert (got[b, :, slot] == np.array(pool)[pages[b, slot // 4], :, slot % 4]).all()

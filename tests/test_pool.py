@@ -41,11 +41,27 @@ def test_write_puts_every_token_in_its_slot_and_nothing_elsewhere():
 
 def test_views_address_the_layer_asked_for():
     pool = PagePool(LAYERS, HEADS, DIM, 8, mx.float32, PAGE)
-    view = pool.view([[3, 1], [2]], [5, 2]).at(1)
-    assert np.array(view.key_pages).tolist() == [[3 + 16, 1 + 16], [2 + 16, 16]]
-    assert np.array(view.value_pages).tolist() == [[3 + 24, 1 + 24], [2 + 24, 24]]
+    view = pool.view([[3, 1], [2]], [5, 2]).layers(2)[1]
+    keys, values = view.pages()
+    assert np.array(keys).tolist() == [[3 + 16, 1 + 16], [2 + 16, 16]]
+    assert np.array(values).tolist() == [[3 + 24, 1 + 24], [2 + 24, 24]]
     assert pool.view([[3]], [1], width=4).block_table.shape == (1, 4)
-    assert KVView.empty(3).is_empty and not view.is_empty
+    assert KVView.empty(3).is_empty and not view.is_empty and view.num_slots == 8
+
+
+def test_layers_share_what_one_of_them_worked_out():
+    calls = []
+    for view in KVView.empty(1).layers(3):
+        view.once("x", lambda: calls.append(1))
+    KVView.empty(1).once("x", lambda: calls.append(2))
+    assert calls == [1, 2]
+
+
+def test_what_is_not_a_number_never_enters_a_page():
+    pool = PagePool(LAYERS, HEADS, DIM, 2, mx.float32, PAGE)
+    spoiled = [(mx.full((1, HEADS, 1, DIM), value),) * 2 for value in (mx.nan, -mx.inf)]
+    pool.write(spoiled, [pool.allocate(1)], [0], [1])
+    assert mx.all(pool.array == 0)
 
 
 def test_too_many_pages_are_refused_and_none_is_taken():

@@ -5,8 +5,8 @@ The pool is one array [layers * 2 * pages, G, page, D]; page p of layer l holds 
 they are written afterwards, by one scatter, when no step reads the pool any more.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -27,28 +27,40 @@ class KVView(NamedTuple):
     num_pages: int
     new_lengths: mx.array | None = None
     layer: int = 0
+    shared: dict[Hashable, Any] | None = None
 
     @classmethod
     def empty(cls, batch: int, new_lengths: mx.array | None = None) -> "KVView":
         """A view of nothing: every row starts at position 0."""
         return cls(None, mx.zeros((batch, 0), mx.int32), mx.zeros(batch, mx.int32), 0, new_lengths)
 
-    def at(self, layer: int) -> "KVView":
-        return self._replace(layer=layer)
+    def layers(self, count: int) -> list["KVView"]:
+        """The view of each layer. They share what one of them has worked out by `once`."""
+        shared: dict[Hashable, Any] = {}
+        return [self._replace(layer=layer, shared=shared) for layer in range(count)]
+
+    def once(self, key: Hashable, make: Callable[[], mx.array]) -> mx.array:
+        """`make()`, computed by the first layer of a step that asks for `key`."""
+        if self.shared is None:
+            return make()
+        if key not in self.shared:
+            self.shared[key] = make()
+        return self.shared[key]
 
     @property
     def is_empty(self) -> bool:
         return self.block_table.shape[1] == 0
 
     @property
-    def key_pages(self) -> mx.array:
-        """[B, M] ids into the pool."""
-        return self.block_table + 2 * self.layer * self.num_pages
+    def num_slots(self) -> int:
+        """Slots in a row's pages: M * page."""
+        return 0 if self.is_empty else self.block_table.shape[1] * self.pool.shape[2]
 
-    @property
-    def value_pages(self) -> mx.array:
-        """[B, M] ids into the pool."""
-        return self.block_table + (2 * self.layer + 1) * self.num_pages
+    def pages(self) -> tuple[mx.array, mx.array]:
+        """Ids into the pool of this layer's pages of keys and of values, each [B, M]."""
+        slices = self.pool.shape[0] // self.num_pages
+        ids = self.once("pages", lambda: self.block_table + mx.arange(0, slices * self.num_pages, self.num_pages)[:, None, None])
+        return ids[2 * self.layer], ids[2 * self.layer + 1]
 
 
 class PagePool:
@@ -110,7 +122,8 @@ class PagePool:
     ) -> None:
         """Store a step's new keys and values: the first counts[b] of its L tokens go to row b's positions starts[b] and on.
 
-        fresh: (k, v) of every layer, each [B, G, L, D]. One scatter for all layers. In place if nothing else holds the pool's array.
+        fresh: (k, v) of every layer, each [B, G, L, D]. One scatter for all layers. In place if nothing else holds the pool's array. NaN
+        and infinity become 0: a page outlives its request, and 0 * NaN in a slot that the next one may not see would be NaN.
         """
         pages, offsets, rows = [], [], []
         L = fresh[0][0].shape[2]
@@ -129,5 +142,5 @@ class PagePool:
         kv = kv.transpose(0, 1, 3, 2, 4).reshape(slices, B * L, G, D)
         if len(rows) < B * L:
             kv = kv[:, mx.array(rows)]
-        kv = kv.reshape(-1, G, D).astype(self.array.dtype)
+        kv = mx.where(mx.isfinite(kv), kv, 0).reshape(-1, G, D).astype(self.array.dtype)
         self.array[mx.array(ids), :, mx.array(np.tile(offsets, slices))] = kv

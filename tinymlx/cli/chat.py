@@ -25,13 +25,14 @@ HELP = """/help            this list
 @shared_options("chat")
 def command(**flags: Any) -> None:
     """Chat with a model. Text piped in is answered line by line."""
-    from tinymlx.cli.assistant import open_assistant
+    from tinymlx.cli.assistant import Assistant
 
-    assistant = open_assistant(flags)
-    conversation = Conversation(assistant, flags)
+    assistant = Assistant(flags)
+    params = sampling_params(flags, assistant.generation_config)
+    conversation = Conversation(assistant, assistant.load(), params, flags)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     if interactive:
-        click.secho(f"{flags['model']} · {assistant.session.max_context} tokens of context · /help for commands", dim=True)
+        click.secho(f"{flags['model']} · {conversation.session.max_context} tokens of context · /help for commands", dim=True)
     for line in lines(interactive):
         try:
             if not conversation.take(line):
@@ -77,9 +78,8 @@ def history_file() -> Path:
 class Conversation:
     """Messages so far, and what each typed line does to them."""
 
-    def __init__(self, assistant: Any, flags: dict[str, Any]):
-        self.assistant = assistant
-        self.params = sampling_params(flags, assistant.generation_config)
+    def __init__(self, assistant: Any, session: Any, params: Any, flags: dict[str, Any]):
+        self.assistant, self.session, self.params = assistant, session, params
         self.enable_thinking: bool | None = flags["enable_thinking"]
         self.system: str | None = flags["system_prompt"]
         self.messages: list[dict[str, str]] = []
@@ -139,7 +139,7 @@ class Conversation:
         prompt = self.assistant.render([*system, *asked], self.enable_thinking)
         said, writer = [], Writer()
         with interruptible() as interrupted, show_prefill(interrupted) as on_prefill:
-            stream = self.assistant.session.stream(prompt, self.params, on_prefill=on_prefill)
+            stream = self.session.stream(prompt, self.params, on_prefill=on_prefill)
             try:
                 for chunk in stream:
                     said.append(chunk.text)

@@ -25,10 +25,10 @@ def command(prompt: str, raw: bool, logprobs: int | None, as_json: bool, **flags
     if raw and flags["system_prompt"] is not None:
         raise UserError("--system-prompt needs the chat template; leave out --raw, or put the text into the prompt")
 
-    from tinymlx.cli.assistant import open_assistant, show_prefill
+    from tinymlx.cli.assistant import Assistant, show_prefill
     from tinymlx.cli.report import summary, timings
 
-    assistant = open_assistant(flags, prompt_bytes=len(prompt.encode("utf-8", "surrogatepass")))
+    assistant = Assistant(flags)
     params = sampling_params(flags | {"logprobs": logprobs}, assistant.generation_config)
     if raw:
         tokens = assistant.tokenizer.encode(prompt, add_special_tokens=True)
@@ -36,9 +36,10 @@ def command(prompt: str, raw: bool, logprobs: int | None, as_json: bool, **flags
         system = [{"role": "system", "content": flags["system_prompt"]}] if flags["system_prompt"] is not None else []
         tokens = assistant.render([*system, {"role": "user", "content": prompt}], flags["enable_thinking"])
 
+    session = assistant.load(context=len(tokens) + params.max_tokens)
     chunks = []
     with show_prefill() as on_prefill:
-        for chunk in assistant.session.stream(tokens, params, on_prefill=on_prefill):
+        for chunk in session.stream(tokens, params, on_prefill=on_prefill):
             chunks.append(chunk)
             if not as_json:
                 sys.stdout.write(chunk.text)

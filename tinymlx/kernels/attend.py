@@ -8,8 +8,14 @@ from tinymlx.kernels.route import Operation, Route
 
 
 def _mask(kv: KVView, L: int, window: int | None) -> mx.array:
-    page = 0 if kv.is_empty else kv.pool.shape[2]
-    return ops.attention_mask(kv.lengths, kv.block_table.shape[1] * page, L, kv.new_lengths, window)
+    return kv.once(("mask", L, window), lambda: ops.attention_mask(kv.lengths, kv.num_slots, L, kv.new_lengths, window))
+
+
+def _gather(kv: KVView) -> tuple[mx.array, mx.array]:
+    """This layer's cached keys and values, each [B, G, slots, D]."""
+    heads = kv.once("heads", lambda: mx.arange(kv.pool.shape[1]))
+    keys, values = kv.pages()
+    return ops.gather_pages(kv.pool, keys, heads), ops.gather_pages(kv.pool, values, heads)
 
 
 def twin(
@@ -22,21 +28,17 @@ def twin(
     mask = _mask(kv, q.shape[2], window)
     if kv.is_empty:
         return ops.scaled_dot_product_attention(q, k_new, v_new, scale=scale, mask=mask)
-    k_pages, v_pages = ops.gather_pages(kv.pool, kv.key_pages), ops.gather_pages(kv.pool, kv.value_pages)
-    return ops.paged_attention(q, k_new, v_new, k_pages, v_pages, mask, scale=scale)
+    return ops.paged_attention(q, k_new, v_new, *_gather(kv), mask, scale=scale)
 
 
 def mlx(q, k_new, v_new, kv, *, scale, window=None, want_lse=False):
     if kv.is_empty and kv.new_lengths is None and window is None:
         return mx.fast.scaled_dot_product_attention(q, k_new, v_new, scale=scale, mask="causal"), None
-    mask = _mask(kv, q.shape[2], window)
     keys, values = k_new, v_new
     if not kv.is_empty:
-        k_pages, v_pages = ops.gather_pages(kv.pool, kv.key_pages), ops.gather_pages(kv.pool, kv.value_pages)
-        # A slot that nobody may see can hold another request's NaN, and 0 * NaN is NaN.
-        v_pages = mx.where(mask[:, :, :, : v_pages.shape[2]].any(axis=2)[..., None], v_pages, mx.array(0, v_pages.dtype))
+        k_pages, v_pages = _gather(kv)
         keys, values = mx.concatenate([k_pages, k_new], axis=2), mx.concatenate([v_pages, v_new], axis=2)
-    return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=mask), None
+    return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=_mask(kv, q.shape[2], window)), None
 
 
 def _without_lse(*args, want_lse: bool = False, **kwargs) -> bool:

@@ -7,7 +7,7 @@ from tinymlx.ops.linear import Linear, add_lora
 
 # On a CPU MLX's quantized_matmul costs the same for every row, while unpacking once and calling BLAS costs it once.
 # Measured on 2 x86 cores with OpenBLAS: unpacking wins from about this many rows.
-ROWS_WORTH_UNPACKING_ON_CPU = 6
+ROWS_WORTH_UNPACKING_ON_CPU = 16
 
 
 def linear(x: mx.array, w: Linear) -> mx.array:

@@ -18,32 +18,32 @@ def twin(
     k_weight: mx.array | None,
     eps: float,
     offsets: mx.array,
-    frequencies: mx.array,
+    periods: mx.array,
     scale: float,
 ) -> tuple[mx.array, mx.array]:
-    """q: [B, L, H*D], k: [B, L, G*D]; weights: [D] or None; offsets: [B] position of each row's first token; frequencies: [D/2].
+    """q: [B, L, H*D], k: [B, L, G*D]; weights: [D] or None; offsets: [B] position of each row's first token; periods: [D/2].
 
     Returns [B, H, L, D], [B, G, L, D], multiplied by `scale` (YaRN's; 1 elsewhere).
     """
     positions = offsets[:, None] + mx.arange(q.shape[1])
     turned = []
     for x, weight in ((q, q_weight), (k, k_weight)):
-        x = _heads(x, 2 * frequencies.size)
+        x = _heads(x, 2 * periods.size)
         if weight is not None:
             x = ops.rms_norm(x, weight, eps)
-        turned.append(ops.rope(x.swapaxes(1, 2), positions, frequencies, scale))
+        turned.append(ops.rope(x.swapaxes(1, 2), positions, periods, scale))
     return turned[0], turned[1]
 
 
-def mlx(q, k, q_weight, k_weight, eps, offsets, frequencies, scale):
-    head_dim = 2 * frequencies.size
+def mlx(q, k, q_weight, k_weight, eps, offsets, periods, scale):
+    head_dim = 2 * periods.size
     turned = []
     for x, weight in ((q, q_weight), (k, k_weight)):
         x = _heads(x, head_dim)
         if weight is not None:
             x = mx.fast.rms_norm(x, weight, eps)
         x = x.swapaxes(1, 2)
-        x = mx.fast.rope(x, head_dim, traditional=False, base=None, scale=1.0, offset=offsets, freqs=1 / frequencies)
+        x = mx.fast.rope(x, head_dim, traditional=False, base=None, scale=1.0, offset=offsets, freqs=periods)
         turned.append(x if scale == 1.0 else x * scale)
     return turned[0], turned[1]
 

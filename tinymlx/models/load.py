@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 
@@ -48,6 +49,31 @@ def load_model(
     if adapter_path is not None:
         loras = load_adapter(Path(adapter_path), config, weights, quantization, dtype)
     return Qwen3(config, weights, quantization, loras)
+
+
+def memory_request(checkpoint: Checkpoint, config: ModelConfig, dtype: mx.Dtype | None = None) -> dict[str, Any]:
+    """What `tinymlx.memory.plan` asks of a model: bytes its weights will take here, and its shape."""
+    dtype = dtype or default_dtype(checkpoint)
+    quantization = quantized_modules(checkpoint, config)
+    weights = 0
+    for parts in _match_tensors(checkpoint, config, quantization).values():
+        for info in (checkpoint.tensors[part] for part in parts):
+            stored = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}.get(info.dtype)
+            held = stored and (max(stored, dtype.size) if info.name.endswith((".scales", ".biases")) else dtype.size)
+            weights += info.nbytes * held // stored if stored else info.nbytes
+    return dict(
+        weight_bytes=weights,
+        num_layers=config.num_hidden_layers,
+        kv_heads=config.num_key_value_heads,
+        num_heads=config.num_attention_heads,
+        head_dim=config.head_dim,
+        hidden_size=config.hidden_size,
+        intermediate_size=max(config.num_experts_per_tok * config.moe_intermediate_size, config.intermediate_size),
+        vocab_size=config.vocab_size,
+        kv_dtype_bytes=dtype.size,
+        activation_dtype_bytes=dtype.size,
+        quantized=bool(quantization),
+    )
 
 
 def read_config(checkpoint: Checkpoint) -> ModelConfig:

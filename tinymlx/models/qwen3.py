@@ -47,7 +47,7 @@ class Qwen3:
     ):
         self.config, self.weights = config, weights
         self.quantization, self.loras = quantization or {}, loras or {}
-        self.frequencies, self.rope_scale = ops.rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        self.rope_periods, self.rope_scale = ops.rope_periods(config.head_dim, config.rope_theta, config.rope_scaling)
         self.embed_tokens = self._linear("model.embed_tokens")
         self.layers = [self._layer(i) for i in range(config.num_hidden_layers)]
         self.norm = weights["model.norm.weight"]
@@ -103,8 +103,8 @@ class Qwen3:
         """tokens: [B, L]. Returns hidden [B, L, K], before the last norm, and each layer's new keys and values, each [B, G, L, D]."""
         x = kernels.embed(tokens, self.embed_tokens, self.dtype)
         fresh = []
-        for i, layer in enumerate(self.layers):
-            x, k, v = self.block(x, layer, kv.at(i))
+        for layer, layer_kv in zip(self.layers, kv.layers(len(self.layers))):
+            x, k, v = self.block(x, layer, layer_kv)
             fresh.append((k, v))
         return x, fresh
 
@@ -113,7 +113,7 @@ class Qwen3:
         B, L, _ = x.shape
         eps, config = self.config.rms_norm_eps, self.config
         q, k, v = kernels.norm_qkv(x, layer.input_layernorm, eps, layer.q_proj, layer.k_proj, layer.v_proj)
-        q, k = kernels.qk_norm_rope(q, k, layer.q_norm, layer.k_norm, eps, kv.lengths, self.frequencies, self.rope_scale)
+        q, k = kernels.qk_norm_rope(q, k, layer.q_norm, layer.k_norm, eps, kv.lengths, self.rope_periods, self.rope_scale)
         v = v.reshape(B, L, config.num_key_value_heads, config.head_dim).swapaxes(1, 2)
         y, _ = kernels.attend(q, k, v, kv, scale=config.attention_scale, window=layer.window)
         x = kernels.linear_residual(x, y.swapaxes(1, 2).reshape(B, L, -1), layer.o_proj)

@@ -10,9 +10,9 @@ from tinymlx.ops.embedding import embedding
 from tinymlx.ops.linear import Linear, Lora, Quantization, dequantize, linear
 from tinymlx.ops.mlp import mixture_of_experts, silu, swiglu
 from tinymlx.ops.norm import rms_norm
-from tinymlx.ops.rope import rope, rope_frequencies
+from tinymlx.ops.rope import rope, rope_periods
 
 __all__ = [
     "Linear", "Lora", "Quantization", "attention_mask", "dequantize", "embedding", "gather_pages", "linear", "mixture_of_experts",
-    "paged_attention", "rms_norm", "rope", "rope_frequencies", "scaled_dot_product_attention", "silu", "swiglu",
+    "paged_attention", "rms_norm", "rope", "rope_periods", "scaled_dot_product_attention", "silu", "swiglu",
 ]

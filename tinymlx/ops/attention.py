@@ -52,14 +52,14 @@ def attention_mask(lengths: mx.array, slots: int, L: int, new_lengths: mx.array 
     return mx.concatenate([in_cache, causal], axis=-1)[:, None]
 
 
-def gather_pages(pool: mx.array, pages: mx.array) -> mx.array:
+def gather_pages(pool: mx.array, pages: mx.array, heads: mx.array) -> mx.array:
     """Lay a row's pages side by side.
 
-    pool: [P, G, page, D], pages: [B, M] ids into P. Returns [B, G, M * page, D].
+    pool: [P, G, page, D]; pages: [B, M] ids into P; heads: 0, 1, ..., G - 1. Returns [B, G, M * page, D].
     """
-    P, G, page, D = pool.shape
+    _, G, page, D = pool.shape
     B, M = pages.shape
-    return pool[pages[:, None, :], mx.arange(G)[None, :, None]].reshape(B, G, M * page, D)
+    return pool[pages[:, None, :], heads[None, :, None]].reshape(B, G, M * page, D)
 
 
 def paged_attention(

@@ -7,11 +7,11 @@ import mlx.core as mx
 import numpy as np
 
 
-def rope_frequencies(head_dim: int, theta: float, scaling: Mapping | None = None) -> tuple[mx.array, float]:
-    """Radians a token for each of the D/2 pairs, and the factor by which queries and keys are scaled.
+def rope_periods(head_dim: int, theta: float, scaling: Mapping | None = None) -> tuple[mx.array, float]:
+    """Tokens a radian for each of the D/2 pairs, and the factor by which queries and keys are scaled.
 
-    >>> rope_frequencies(4, 100.0)
-    (array([1, 0.1], dtype=float32), 1.0)
+    >>> rope_periods(4, 100.0)
+    (array([1, 10], dtype=float32), 1.0)
 
     scaling: Hugging Face's `rope_scaling` with `rope_type` "linear", "llama3" or "yarn" and `original_max_position_embeddings`
     filled in (`ModelConfig` does both). YaRN: Peng et al., 2023, arXiv:2309.00071, section 3.
@@ -29,7 +29,7 @@ def rope_frequencies(head_dim: int, theta: float, scaling: Mapping | None = None
         frequencies, scale = _yarn(plain, head_dim, theta, scaling)
     else:
         raise ValueError(f"rope_type {kind!r} is not one of default, linear, llama3, yarn")
-    return mx.array(frequencies.astype(np.float32)), scale
+    return mx.array((1 / frequencies).astype(np.float32)), scale
 
 
 def _llama3(plain: np.ndarray, scaling: Mapping) -> np.ndarray:
@@ -64,12 +64,12 @@ def _yarn(plain: np.ndarray, head_dim: int, theta: float, scaling: Mapping) -> t
     return frequencies, float(scale)
 
 
-def rope(x: mx.array, positions: mx.array, frequencies: mx.array, scale: float = 1.0) -> mx.array:
-    """Turn pair (i, i + D/2) of every head by position * frequency[i].
+def rope(x: mx.array, positions: mx.array, periods: mx.array, scale: float = 1.0) -> mx.array:
+    """Turn pair (i, i + D/2) of every head by position / periods[i] radians.
 
-    x: [B, heads, L, D], positions: [B, L], frequencies: [D/2]. Returns x's shape and dtype, multiplied by `scale`.
+    x: [B, heads, L, D], positions: [B, L], periods: [D/2]. Returns x's shape and dtype, multiplied by `scale`.
     """
-    angles = positions[:, None, :, None].astype(mx.float32) * frequencies  # [B, 1, L, D/2]
+    angles = positions[:, None, :, None].astype(mx.float32) / periods  # [B, 1, L, D/2]
     cos, sin = mx.cos(angles) * scale, mx.sin(angles) * scale
     first, second = mx.split(x.astype(mx.float32), 2, axis=-1)
     turned = mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
