@@ -12,6 +12,7 @@ import pytest
 from gguf_files import BF16, F16, F32, Q4_0, Q4_1, Q6_K, Q8_0, Raw, Tensor, model_metadata, model_tensors, random_tensor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from one_line import fails
 
 from tinymlx.errors import UserError
 from tinymlx.hub import smollm2
@@ -34,15 +35,6 @@ def opened(path: Path, metadata, tensors) -> GGUFCheckpoint:
 def one_tensor(path: Path, tensor: Tensor, architecture: str = "qwen3") -> GGUFCheckpoint:
     """A file of a tiny model's metadata, its embedding, and `tensor`."""
     return opened(path, model_metadata(architecture), [random_tensor("token_embd.weight", F32, (40, 64)), tensor])
-
-
-def fails(call, *words: str) -> None:
-    with pytest.raises(UserError) as caught:
-        call()
-    line = str(caught.value)
-    assert line.isprintable(), line
-    for word in words:
-        assert word in line, line
 
 
 # Without loss.

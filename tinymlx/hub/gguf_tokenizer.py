@@ -116,20 +116,15 @@ class _Metadata:
         return values
 
     def tokenizer(self) -> Tokenizer:
+        names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+        ids = {name: token for name, key in names.items() if (token := self.token(key)) is not None}
         kind = self.get("model", str)
         if kind == "gpt2":
-            pipeline = self.pipeline()
-            vocabulary: Vocabulary = self.byte_level(pipeline)
-            add_bos = self.get("add_bos_token", bool, pipeline.add_bos)
+            vocabulary: Vocabulary = self.byte_level(ids)
         elif kind == "llama":
-            vocabulary = self.sentencepiece()
-            add_bos = self.get("add_bos_token", bool, True)
+            vocabulary = self.sentencepiece(ids)
         else:
             self.fail("model", f"is {kind!r}; supported are 'gpt2' (byte-level BPE) and 'llama' (SentencePiece)")
-        names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-        special_tokens = {
-            name: self.tokens[token] for name, key in names.items() if (token := self.token(key)) is not None
-        }
         ends = {token for key in ("eos", "eot", "eom") if (token := self.token(key)) is not None}
         ends |= {
             token for text in ENDS if (token := vocabulary.token_id(text)) is not None and self.types[token] == CONTROL
@@ -137,11 +132,18 @@ class _Metadata:
         return Tokenizer(
             vocabulary,
             origin=str(self.file.path),
-            special_tokens=special_tokens,
+            special_tokens={name: self.tokens[token] for name, token in ids.items()},
             eos_token_ids=ends,
-            add_bos=add_bos,
-            add_eos=self.get("add_eos_token", bool, False),
             chat_templates=self.chat_templates(),
+        )
+
+    def around(self, ids: dict[str, int], add_bos: bool) -> tuple[str | None, str | None]:
+        """The tokens put before and after a text, None for none. add_bos: where the file does not say."""
+        bos, eos = ids.get("bos_token"), ids.get("eos_token")
+        before, after = self.get("add_bos_token", bool, add_bos), self.get("add_eos_token", bool, False)
+        return (
+            self.tokens[bos] if before and bos is not None else None,
+            self.tokens[eos] if after and eos is not None else None,
         )
 
     def token(self, name: str) -> int | None:
@@ -164,7 +166,8 @@ class _Metadata:
             self.fail("pre", f"is {name!r}; known pre-tokenizers are {', '.join(PIPELINES)}")
         return PIPELINES[name]
 
-    def byte_level(self, pipeline: _Pipeline) -> TokenizersVocabulary:
+    def byte_level(self, ids: dict[str, int]) -> TokenizersVocabulary:
+        pipeline = self.pipeline()
         merges = [tuple(merge.split(" ")) for merge in self.get("merges", list)]
         if not all(len(merge) == 2 for merge in merges):
             self.fail("merges", "has an entry that is not two tokens and a space between them")
@@ -176,14 +179,18 @@ class _Metadata:
         backend.normalizer = pipeline.normalizer() if pipeline.normalizer else None
         backend.pre_tokenizer = pipeline.pre_tokenizer()
         backend.decoder = decoders.ByteLevel()
-        backend.post_processor = processors.ByteLevel(trim_offsets=False)
         backend.add_tokens([
             AddedToken(self.tokens[index], normalized=False, special=bool(self.types[index] != USER_DEFINED))
             for index in np.flatnonzero(np.isin(self.types, (UNKNOWN, CONTROL, USER_DEFINED)))
         ])  # fmt: skip
+        bos, eos = self.around(ids, pipeline.add_bos)
+        added = [(token, backend.token_to_id(token)) for token in (bos, eos) if token is not None]
+        if added:
+            single = [token for token in (bos, "$A", eos) if token is not None]
+            backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=added)
         return TokenizersVocabulary(backend, str(self.file.path))
 
-    def sentencepiece(self) -> SentencePieceVocabulary:
+    def sentencepiece(self, ids: dict[str, int]) -> SentencePieceVocabulary:
         scores = self.array("scores", "f")[: len(self.tokens)]
         if len(scores) != len(self.tokens):
             self.fail("scores", f"has {len(scores)} entries for {len(self.tokens)} tokens")
@@ -194,4 +201,5 @@ class _Metadata:
             add_dummy_prefix=self.get("add_space_prefix", bool, True),
             remove_extra_whitespaces=self.get("remove_extra_whitespaces", bool, False),
         )
-        return SentencePieceVocabulary(model, str(self.file.path), space_after_special=True)
+        bos, eos = self.around(ids, add_bos=True)
+        return SentencePieceVocabulary(model, str(self.file.path), bos=bos, eos=eos, space_after_special=True)

@@ -33,15 +33,12 @@ class Tokenizer:
         origin: str,
         special_tokens: Mapping[str, str] | None = None,
         eos_token_ids: Iterable[int] = (),
-        add_bos: bool | None = None,
-        add_eos: bool | None = None,
         chat_templates: Mapping[str, str] | None = None,
         config: Mapping[str, Any] | None = None,
     ):
         """origin: folder or file, for messages. special_tokens: "eos_token" -> its text, and so on. eos_token_ids: more
-        ends than that. add_bos, add_eos: whether `add_special_tokens` adds them; both None leaves it to the
-        vocabulary's own rule. chat_templates: by name; "default", and "tool_use" where tools have one of their own.
-        config: what `save` starts from.
+        ends than that. chat_templates: by name; "default", and "tool_use" where tools have one of their own. config:
+        what `save` starts from.
         """
         self._vocabulary = vocabulary
         self._origin = origin
@@ -49,7 +46,6 @@ class Tokenizer:
         self._templates = {
             name: ChatTemplate(text, f"{origin}: chat template") for name, text in (chat_templates or {}).items()
         }
-        self._add_bos, self._add_eos = add_bos, add_eos
         self._config = dict(config or {})
         self.bos_token_id = self._id_of("bos_token")
         eos = self._id_of("eos_token")
@@ -74,14 +70,7 @@ class Tokenizer:
         Special tokens written out in the text become those tokens, also within what a user wrote. add_special_tokens:
         add what the tokenizer puts around a text (bos for Llama, nothing for Qwen); a rendered template has its own.
         """
-        if self._add_bos is None and self._add_eos is None:
-            return self._vocabulary.encode(_well_formed(text), add_special_tokens=add_special_tokens)
-        tokens = self._vocabulary.encode(_well_formed(text))
-        if add_special_tokens and self._add_bos and self.bos_token_id is not None:
-            tokens = [self.bos_token_id, *tokens]
-        if add_special_tokens and self._add_eos and "eos_token" in self._special_tokens:
-            tokens = [*tokens, self._id_of("eos_token")]
-        return tokens
+        return self._vocabulary.encode(_well_formed(text), add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
         """The text of `ids`; bytes that are no UTF-8 become U+FFFD, ids without a token nothing."""
@@ -126,17 +115,12 @@ class Tokenizer:
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json (or .model) and tokenizer_config.json, as transformers and mlx-lm read them."""
-        sentencepiece = isinstance(self._vocabulary, SentencePieceVocabulary)
-        config = {"tokenizer_class": "LlamaTokenizer" if sentencepiece else "PreTrainedTokenizerFast"} | self._config
+        config = self._vocabulary.save(folder) | self._config
         config |= {"clean_up_tokenization_spaces": False} | self._special_tokens
-        for key, value in (("add_bos_token", self._add_bos), ("add_eos_token", self._add_eos)):
-            if value is not None:
-                config[key] = value
         texts = {name: template.source for name, template in self._templates.items()}
         if texts:
             named = [{"name": name, "template": text} for name, text in texts.items()]
             config["chat_template"] = texts["default"] if texts.keys() == {"default"} else named
-        self._vocabulary.save(folder)
         (folder / "tokenizer_config.json").write_text(
             json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
         )
@@ -175,20 +159,16 @@ def load_tokenizer(source: ModelSource) -> Tokenizer:
 def _tokenizer_of_folder(folder: Path) -> Tokenizer:
     config = _optional_json(folder, "tokenizer_config.json")
     special_tokens = _special_tokens(_optional_json(folder, "special_tokens_map.json") | config)
-    add_bos, add_eos = (_flag(config, key, folder) for key in ("add_bos_token", "add_eos_token"))
     if (folder / "tokenizer.json").exists():
         vocabulary: Vocabulary = _read_tokenizer_json(folder / "tokenizer.json", config)
     elif (folder / "tokenizer.model").exists():
-        vocabulary = _read_sentencepiece(folder, config)
-        add_bos = add_bos is not False  # what LlamaTokenizer does where nothing is said
+        vocabulary = _read_sentencepiece(folder, config, special_tokens)
     else:
         raise UserError(f"{folder} holds neither tokenizer.json nor tokenizer.model; download the model again")
     return Tokenizer(
         vocabulary,
         origin=str(folder),
         special_tokens=special_tokens,
-        add_bos=add_bos,
-        add_eos=add_eos,
         chat_templates=_chat_templates(folder, config),
         config=config,
     )
@@ -263,7 +243,9 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def _read_sentencepiece(folder: Path, config: Mapping[str, Any]) -> SentencePieceVocabulary:
+def _read_sentencepiece(
+    folder: Path, config: Mapping[str, Any], special_tokens: Mapping[str, str]
+) -> SentencePieceVocabulary:
     file = folder / "tokenizer.model"
     check_inside(folder, file)
     try:
@@ -278,7 +260,16 @@ def _read_sentencepiece(folder: Path, config: Mapping[str, Any]) -> SentencePiec
         if not isinstance(token, int):
             raise UserError(f"{folder / 'added_tokens.json'}: the id of {text!r} is {token!r}, not a number")
         entries.setdefault(text, (token, False))
-    return SentencePieceVocabulary(model, str(file), added=entries, space_after_special=config.get("legacy") is True)
+    # Only here: a tokenizer.json says itself what it adds, and transformers does not ask these flags then.
+    add_bos, add_eos = _flag(config, "add_bos_token", folder), _flag(config, "add_eos_token", folder)
+    return SentencePieceVocabulary(
+        model,
+        str(file),
+        added=entries,
+        bos=special_tokens.get("bos_token") if add_bos is not False else None,  # LlamaTokenizer's default
+        eos=special_tokens.get("eos_token") if add_eos else None,
+        space_after_special=config.get("legacy") is True,
+    )
 
 
 def _chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:

@@ -28,7 +28,8 @@ class Vocabulary(Protocol):
     strips_leading_space: bool
     """Whether encoding puts a space before the text that decoding must take away."""
 
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]: ...
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """add_special_tokens: with what this vocabulary puts around a text, like Llama's bos."""
 
     def token_bytes(self, token: int) -> bytes:
         """UTF-8 of the token, or of the part of a character that it is; b"" for an id without a token."""
@@ -37,7 +38,8 @@ class Vocabulary(Protocol):
 
     def token_text(self, token: int) -> str | None: ...
 
-    def save(self, folder: Path) -> None: ...
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write its file into `folder`; returns what tokenizer_config.json must say for it."""
 
 
 @cache
@@ -94,8 +96,9 @@ class TokenizersVocabulary:
     def token_text(self, token: int) -> str | None:
         return self._backend.id_to_token(token) if token >= 0 else None
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> dict[str, Any]:
         self._backend.save(str(folder / "tokenizer.json"))
+        return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
 def _size(backend: tokenizers.Tokenizer) -> int:
@@ -138,12 +141,15 @@ class SentencePieceVocabulary:
         origin: str,
         *,
         added: dict[str, tuple[int, bool]] | None = None,
+        bos: str | None = None,
+        eos: str | None = None,
         space_after_special: bool = False,
     ):
         """model: a serialised ModelProto. added: text -> (id, special?) of tokens that the model does not hold.
 
-        space_after_special: whether text behind a special token begins with the space that the model puts before its
-        text (llama.cpp, and transformers' "legacy": true); else only text at the very beginning does.
+        bos, eos: tokens that `add_special_tokens` puts around a text. space_after_special: whether text behind a
+        special token begins with the space that the model puts before its text (llama.cpp, and transformers' "legacy":
+        true); else only text at the very beginning does. Raises UserError naming `origin` for another file's bytes.
         """
         import sentencepiece
 
@@ -169,9 +175,11 @@ class SentencePieceVocabulary:
         self.special = frozenset(control.values()) | {token for token, special in added.values() if special}
         longest_first = sorted(self._ids, key=len, reverse=True)
         self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if self._ids else None
+        ids = [None if text is None else self.token_id(text) for text in (bos, eos)]
+        self._before, self._after = ([] if token is None else [token] for token in ids)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        tokens: list[int] = []
+        tokens = [*self._before] if add_special_tokens else []
         prefixed = True
         for part in self._split.split(text) if self._split else [text]:  # text, token, text, token, ..., text
             if part in self._ids:
@@ -180,7 +188,7 @@ class SentencePieceVocabulary:
             elif part:
                 tokens += (self._pieces if prefixed else self._unprefixed).encode(part)
                 prefixed = False
-        return tokens
+        return tokens + self._after if add_special_tokens else tokens
 
     def token_bytes(self, token: int) -> bytes:
         if token in self._texts:
@@ -203,5 +211,11 @@ class SentencePieceVocabulary:
             return self._texts[token]
         return self._pieces.id_to_piece(token) if 0 <= token < self._count else None
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> dict[str, Any]:
         (folder / "tokenizer.model").write_bytes(self._model)
+        return {
+            "tokenizer_class": "LlamaTokenizer",
+            "add_bos_token": bool(self._before),
+            "add_eos_token": bool(self._after),
+            "legacy": self._space_after_special,
+        }
