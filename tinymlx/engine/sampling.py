@@ -33,7 +33,7 @@ NO_TOKEN = -1
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy, as in vLLM: float32 has nothing left between the largest logit and the next."""
 
-_FLOAT32_MAX = 3.4e38
+_FLOAT32_MAX = 3.4e38  # infinite ones would make NaN of -inf
 _BLOCK = 128  # lanes summed in one go: a row of 151,936 is 1,187 blocks
 _NARROWEST = 16  # rows of 16 lanes and more fill whole vectors, so that a row's rounding does not depend on its place
 
@@ -205,7 +205,11 @@ class Sampler:
         outputs = [()] * len(prompts) if outputs is None else outputs
         recent = counts = None
         if self._repetition is not None:
-            known = [[*prompt, *output] for prompt, output in zip(prompts, outputs, strict=True)]
+            # A prompt may hold ids that are never drawn; they have no logit to penalise.
+            known = [
+                [token if token < self.vocab_size else NO_TOKEN for token in (*prompt, *output)]
+                for prompt, output in zip(prompts, outputs, strict=True)
+            ]
             # A window larger than all tokens there can ever be needs no more slots than those.
             slots = max(
                 min(window, len(row) + p.max_tokens)
@@ -241,7 +245,7 @@ class Sampler:
             # Keskar et al. 2019 (CTRL), section 4.1; sign-aware as in transformers, vLLM and mlx-lm.
             slots = history.recent.shape[1]
             in_window = mx.arange(slots) >= slots - mx.array(self._windows)[:, None]
-            known = in_window & (history.recent >= 0) & (history.recent < self.vocab_size)
+            known = in_window & (history.recent != NO_TOKEN)
             seen = mx.zeros((scores.shape[0], self.vocab_size + 1), dtype=mx.bool_)  # the last column is for no token
             seen = mx.put_along_axis(
                 seen, mx.where(known, history.recent, self.vocab_size), mx.array(True), axis=-1
@@ -325,7 +329,7 @@ class _Group(NamedTuple):
         return _Group(
             work,
             tuple(rows),
-            _column([min(p.temperature, 1e30) for p in members]),  # -inf / inf would be NaN
+            _column([p.temperature for p in members]),
             mx.array([[p.top_k or work.width] for p in members]),
             # Off is infinite: at 1, the last tokens could be lost to rounding.
             _column([p.top_p if p.top_p < 1 else math.inf for p in members]),
