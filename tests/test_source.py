@@ -171,7 +171,8 @@ def model_files(tmp_path_factory) -> dict[str, bytes]:
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     return {path.name: path.read_bytes() for path in folder.iterdir()} | {
         "pytorch_model.bin": b"pickle",
-        "original/consolidated.safetensors": b"elsewhere",
+        "consolidated.safetensors": b"the same weights again",
+        "original/params.json": b"elsewhere",
         "README.md": b"hello",
     }
 
@@ -195,7 +196,7 @@ SHARD = "model-00002-of-00002.safetensors"
 
 def same_as(folder: Path, files: dict[str, bytes]) -> bool:
     """The folder holds exactly the model's files."""
-    left_out = {"pytorch_model.bin", "original/consolidated.safetensors", "README.md"}
+    left_out = {"pytorch_model.bin", "consolidated.safetensors", "original/params.json", "README.md"}
     return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == {
         n: d for n, d in files.items() if n not in left_out
     }

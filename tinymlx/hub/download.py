@@ -165,7 +165,7 @@ class _Hub:
         return Path(folder)
 
     def is_unreachable(self, error: Exception) -> bool:
-        """Whether the cache may answer instead: no network, hub down, repository closed; not when a revision is gone."""
+        """Whether the cache may answer instead: no network, hub down, repository closed; not if a revision is gone."""
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RevisionNotFoundError
 
         return isinstance(error, (_http_error(), HfHubHTTPError, OfflineModeIsEnabled)) and not isinstance(

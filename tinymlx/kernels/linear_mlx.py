@@ -5,9 +5,14 @@ import mlx.core as mx
 from tinymlx import ops
 from tinymlx.ops.linear import Linear, add_lora
 
-# On a CPU MLX's quantized_matmul costs the same for every row, while unpacking once and calling BLAS costs it once.
-# Measured on 2 x86 cores with OpenBLAS: unpacking wins from about this many rows.
-ROWS_WORTH_UNPACKING_ON_CPU = 16
+# From so many rows on, unpacking a weight once and multiplying densely beats MLX's quantized_matmul where that re-reads the weight for
+# every few rows: on a CPU (one thread, no BLAS: crossing measured at 12 to 20 rows) and on CUDA (crossing near 200 rows on an H200,
+# but its first call compiles for up to a minute; the dense product is ready at once). On Metal quantized_matmul keeps its own.
+ROWS_WORTH_UNPACKING = 16
+
+
+def _unpacks(x: mx.array) -> bool:
+    return x.size >= ROWS_WORTH_UNPACKING * x.shape[-1] and not mx.metal.is_available()
 
 
 def linear(x: mx.array, w: Linear) -> mx.array:
@@ -16,7 +21,7 @@ def linear(x: mx.array, w: Linear) -> mx.array:
         if w.lora is None and w.bias is not None:
             return mx.addmm(w.bias, x, w.weight.T)
         y = x @ w.weight.T
-    elif x.size >= ROWS_WORTH_UNPACKING_ON_CPU * x.shape[-1] and mx.default_device() == mx.cpu:
+    elif _unpacks(x):
         y = x @ ops.dequantize(w).astype(x.dtype).T
     else:
         group_size, bits, mode = w.quantization

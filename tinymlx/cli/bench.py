@@ -1,0 +1,133 @@
+"""tinymlx bench: memory bandwidth, matrix multiplication, and a roofline with Qwen3 on it."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tinymlx.errors import UserError
+
+NOISY = 1.3  # best over median: beyond this something else was running
+
+
+@click.command()
+@click.option("--seconds", type=click.FloatRange(0.05, 600), default=15, show_default=True,
+              help="Time to measure for, shared among the measurements; setting them up comes on top.")  # fmt: skip
+@click.option("--scale", type=click.FloatRange(0.001, 1), default=1, hidden=True, help="Of the sizes; below 1 the figures mean nothing.")
+@click.option("--json", "json_file", metavar="FILE", help="Write everything as JSON too; `-` prints it, and nothing else.")
+def command(seconds: float, scale: float, json_file: str | None) -> None:
+    """Measure this machine: bandwidth, matmul, roofline. Needs no model and takes less than a minute.
+
+    \b
+    Figures are medians over trials after a warm-up; the roof is made of the best ones. A read of
+    N bytes counts N, a copy or scale 2 N. `doctor` and `chat` use what is measured here; it is
+    kept in your cache folder.
+    """
+    from tinymlx.bench import bandwidth, roofline
+    from tinymlx.memory import machine as machines
+
+    machine = machines.inspect(isolated=False)
+    if machine.mlx is None:
+        raise UserError(f"MLX cannot be used here ({machine.mlx_error}); `tinymlx doctor` says what to install")
+    todo = bandwidth.tasks(machine, scale)
+    measured = _with_bar(bandwidth.run(todo, seconds), len(todo))
+
+    rates = {task.key: bandwidth.counts(task.key, rate) for task, rate in measured if task.key}
+    roof = roofline.Roof(rates["read_gb_s"], rates["matmul_tflop_s"])
+    float_bytes = 4 if machine.backend == "cpu" else 2
+    works = roofline.qwen3("4bit", roof, float_bytes)
+    kept = _keep(machines, rates) if scale == 1 else None
+    report = {
+        "version": 1,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": machine.as_dict(),
+        "blas": _blas(machine.backend),
+        "seconds": seconds,
+        "scale": scale,
+        "rates": [rate._asdict() | {"key": task.key or None} for task, rate in measured],
+        "roof": roof._asdict() | {"ridge_flop_per_byte": roof.ridge},
+        "qwen3_4bit": [work._asdict() for work in works],
+        "kept_in": str(kept) if kept else None,
+    }
+    if json_file == "-":
+        click.echo(json.dumps(report, indent=1))
+        return
+    _show(machine, report["blas"], measured, roof, works)
+    if kept:
+        click.echo(f"\nKept in {kept} for `tinymlx doctor` and `tinymlx chat`.")
+    if json_file:
+        try:
+            Path(json_file).write_text(json.dumps(report, indent=1) + "\n")
+        except OSError as error:
+            raise UserError(f"{json_file} cannot be written: {error.strerror or error}; name another file after --json") from None
+
+
+def _with_bar(rates: Any, total: int) -> list:
+    """All of `rates`, with a bar on a terminal."""
+    if not sys.stderr.isatty():
+        return list(rates)
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        return list(bar.track(rates, total=total))
+
+
+def _keep(machines: Any, rates: dict[str, float]) -> Path | None:
+    try:
+        return machines.save_measurements(rates)
+    except OSError as error:
+        click.echo(f"warning: the figures could not be kept ({error}); doctor and chat will do without", err=True)
+        return None
+
+
+def _blas(backend: str | None) -> str | None:
+    """On a CPU no matmul figure is worth anything without the name of its BLAS."""
+    from tinymlx import blas
+
+    return blas.describe().name if backend == "cpu" else None
+
+
+def _show(machine: Any, blas: str | None, measured: list, roof: Any, works: list) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tinymlx.bench import roofline
+    from tinymlx.memory.sizes import GROUP, bytes_per_weight
+
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    where = machine.gpu if machine.backend == "cuda" else machine.chip
+    console.print(f"{where} · MLX {machine.mlx} on {machine.backend}" + (f" · {blas}" if blas else ""))
+    table = Table("", "by", "median", "best", "", "trials", box=None, pad_edge=False)
+    for column in (2, 3, 5):
+        table.columns[column].justify = "right"
+    for _, rate in measured:
+        table.add_row(rate.name, rate.by, f"{rate.median:.3g}", f"{rate.best:.3g}", rate.unit, str(rate.trials))
+    console.print(table)
+    console.print(f"\nroof: read {roof.gb_s:.3g} GB/s, matmul {roof.tflop_s:.3g} TFLOP/s; they meet at {roof.ridge:.3g} FLOP a byte\n")
+
+    float_bytes = 4 if machine.backend == "cpu" else 2
+    points = [roofline.Point("d" if w.phase == "decode" else "p", w.intensity, roof.at(w.intensity)) for w in works]
+    for task, rate in measured:
+        if task.key.startswith("matvec_"):
+            packing = "bf16" if "dense" in task.key else task.key.split("_")[1]
+            intensity = 2 / bytes_per_weight(packing, float_bytes)
+            points.append(roofline.Point("48f"[("4bit", "8bit", "bf16").index(packing)], intensity, rate.median * intensity / 1e3))
+    console.print(roofline.draw(roof, points, width=min(console.width, 90)), markup=False)
+    console.print(
+        f"d, p: the roof over decode (at {roofline.CONTEXT} tokens) and prefill (of {roofline.CHUNK}) of the models below."
+        f"\n4, 8, f: the matvec measured here, 4 and 8 bits (group {GROUP}) and unquantised.\n"
+    )
+    table = Table("4-bit", "decode tok/s, at most", "prefill tok/s, at most", "bound by", box=None, pad_edge=False)
+    for column in (1, 2):
+        table.columns[column].justify = "right"
+    for decode, prefill in zip(works[::2], works[1::2]):
+        bounds = f"{decode.bound_by} / {prefill.bound_by}"
+        table.add_row(decode.model, f"{decode.tokens_per_s:,.{1 if decode.tokens_per_s < 100 else 0}f}", f"{prefill.tokens_per_s:,.0f}", bounds)
+    console.print(table)
+    if any(rate.best > NOISY * rate.median for _, rate in measured):
+        console.print("\nSome best trials were much faster than the median: other programs are running. Close them, measure again.")

@@ -1,0 +1,51 @@
+"""What `tinymlx bench` measured on this machine, kept in a file private to the user."""
+
+import json
+import math
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+KEYS = ("read_gb_s", "copy_gb_s", "scale_gb_s", "matmul_tflop_s", "matvec_4bit_gb_s", "matvec_8bit_gb_s", "matvec_dense_gb_s")
+
+
+def load(fingerprint: str) -> dict[str, float]:
+    """Measurements of the machine that `fingerprint` names, {} if there are none. Keys are KEYS, or fewer."""
+    stored = _stored().get(fingerprint)
+    return {key: float(stored[key]) for key in KEYS if _is_rate(stored.get(key))} if isinstance(stored, dict) else {}
+
+
+def save(fingerprint: str, measured: Mapping[str, float]) -> Path:
+    """Keep `measured`; returns the file. Raises OSError where the user's cache folder cannot be written."""
+    path = file()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    content = json.dumps(_stored() | {fingerprint: {key: measured[key] for key in KEYS if key in measured}}, indent=1)
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600; renamed whole, so that no reader sees half
+    try:
+        with os.fdopen(handle, "w") as stream:
+            stream.write(content)
+        os.replace(partial, path)
+    except OSError:
+        os.unlink(partial)
+        raise
+    return path
+
+
+def file() -> Path:
+    home = Path.home() / ("Library/Caches" if platform.system() == "Darwin" else ".cache")
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else home) / "tinymlx" / "bench.json"  # the XDG specification ignores a relative one
+
+
+def _stored() -> dict:
+    try:
+        content = json.loads(file().read_text())
+    except (OSError, ValueError, RuntimeError):  # never measured, damaged, or no home: there is nothing to go by
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
