@@ -21,6 +21,7 @@ from tinymlx.errors import UserError
 from tinymlx.hub import resolve, smollm2, writer
 from tinymlx.hub.checkpoint import INDEX, open_checkpoint
 from tinymlx.models.convert import Options, convert, make_plan, quantization_of
+from tinymlx.models.finite import all_finite
 from tinymlx.models.load import load_model, read_config
 
 mlx_lm = pytest.importorskip("mlx_lm.utils")
@@ -388,6 +389,16 @@ def test_numbers_that_cannot_be(tmp_path, value, dtype, words):
     fails(lambda: run(folder, tmp_path / "out", dtype=dtype), "model.safetensors", "lm_head.weight", *words)
     fails(lambda: run(folder, tmp_path / "out", quantize=True, dtype=dtype), "lm_head.weight", *words)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32, mx.float64])
+def test_all_finite(dtype):
+    with mx.stream(mx.cpu):
+        for shape in ((), (3,), (4, 5)):
+            x = mx.array([1.5, -2, 0, 6e4, -6e4, 1e-7] * 4)[: max(mx.zeros(shape).size, 1)].reshape(shape).astype(dtype)
+            assert all_finite(x)
+            for bad in (mx.nan, mx.inf, -mx.inf):
+                assert not all_finite(mx.where(mx.arange(x.size).reshape(shape) == x.size - 1, mx.array(bad, dtype), x))
 
 
 def test_missing_expert_and_tensor(tmp_path):

@@ -21,6 +21,7 @@ from tinymlx.hub.progress import byte_bar
 from tinymlx.hub.source import ModelSource
 from tinymlx.hub.writer import Job, check_disk, copy_companions, new_folder, write_json, write_weights
 from tinymlx.models.config import ModelConfig
+from tinymlx.models.finite import all_finite
 from tinymlx.models.load import (
     ACCEPTED_BITS,
     ACCEPTED_GROUPS,
@@ -260,9 +261,9 @@ class _Reader:
         file = self.checkpoint.tensors[part].file
         with mx.stream(mx.cpu if array.dtype == mx.float64 else mx.default_device()):
             result = array.astype(dtype)
-            if mx.all(mx.isfinite(result)).item():
+            if all_finite(result):
                 return result
-            if mx.all(mx.isfinite(array)).item():
+            if all_finite(array):
                 name = str(dtype).rpartition(".")[2]
                 raise UserError(
                     f"{file}: tensor {part} has numbers too large for {name}; take --dtype bfloat16 or float32"
@@ -294,7 +295,7 @@ class _Reader:
                 exact = dtype if dtype == self.stored(names["scales"]) else mx.float32
                 scales, biases = (self.cast(self.sources[names[part]][index], exact) for part in ("scales", "biases"))
                 made.append(mx.dequantize(weight, scales, biases, **packing).astype(dtype))
-            if not mx.all(mx.isfinite(made[-1])).item():
+            if not all_finite(made[-1]):
                 file = self.checkpoint.tensors[part].file
                 name = str(dtype).rpartition(".")[2]
                 raise UserError(
