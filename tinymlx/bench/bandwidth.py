@@ -54,7 +54,7 @@ class Task(NamedTuple):
 
 
 def measure(name: str, by: str, unit: str, amount: float, trial: Callable[[], object], seconds: float) -> Rate:
-    """Run `trial`, which does `amount` of `unit` seconds' worth (bytes / 1e9 for GB/s), for about `seconds`."""
+    """Run `trial` for about `seconds`. amount: what one trial does, bytes / 1e9 where `unit` is GB/s."""
     for _ in range(WARM_UP):
         trial()
     took = []
