@@ -13,6 +13,8 @@ import huggingface_hub.constants  # noqa: F401 - reads OFFLINE once: sockets are
 import pytest
 import status
 
+import tinymlx  # noqa: F401 - before a test module imports mlx.core, so that the tests have the fast BLAS
+
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}  # for the processes that tests start
 os.environ.update(OFFLINE)
 LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0", "::ffff:127.")

@@ -108,6 +108,10 @@ def test_an_unfit_library_is_refused(child, tmp_path, defines, reason):
     assert "fast=False" in out and reason in out
 
 
+def test_these_tests_import_tinymlx_before_mlx():
+    assert "mlx.core was imported before tinymlx" not in blas.describe().why_not
+
+
 def test_importing_tinymlx_loads_nothing_and_the_finder_leaves_after_its_work(child):
     child("""
 import sys, tinymlx
