@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
@@ -14,7 +15,8 @@ class FakeHub:
     """`files`: name to bytes; those whose name ends in .safetensors or tokenizer.json are large files with a SHA-256.
 
     Knobs: `status` answers everything with it; `cut` breaks each transfer after that many bytes; `tamper` alters
-    payloads; `ranges` False ignores Range. `requests` lists (method, path, range header).
+    payloads; `ranges` False ignores Range; `redirect` sends large files from another host, as the hub does; `silent_s`
+    waits before answers. `requests` lists (method, path, range header), `tokens` (path, authorization header).
     """
 
     def __init__(self, files: dict[str, bytes], name: str = "owner/name", commit: str = COMMIT):
@@ -25,6 +27,9 @@ class FakeHub:
         self.cut: int | None = None
         self.tamper = False
         self.ranges = True
+        self.redirect = False
+        self.silent_s = 0.0
+        self.tokens: list[tuple[str, str | None]] = []
         self.on_transfer = None
 
     def __enter__(self) -> "FakeHub":
@@ -69,6 +74,8 @@ class FakeHub:
         path = unquote(urlsplit(request.path).path)
         ranged = request.headers.get("Range")
         self.requests.append((request.command, path, ranged))
+        self.tokens.append((path, request.headers.get("Authorization")))
+        time.sleep(self.silent_s)
         if self.status is not None:
             return self._send(
                 request, self.status, b"{}", {"X-Error-Code": self.error_code} if self.error_code else {}, body
@@ -90,7 +97,9 @@ class FakeHub:
         if path == f"/api/models/{self.name}/tree/{self.commit}":
             tree = [{"type": "file", "path": name, **self._entry(name)} for name in self.files]
             return self._send(request, 200, json.dumps(tree).encode(), {}, body)
-        match = re.fullmatch(rf"/{self.name}/resolve/[^/]+/(.+)", path)
+        match = re.fullmatch(rf"/{self.name}/resolve/[^/]+/(.+)|/cdn/(.+)", path)
+        if match and match[2]:
+            return self._send_file(request, match[2], ranged, body)
         if not match or match[1] not in self.files:
             return self._send(request, 404, b"{}", {"X-Error-Code": "RepoNotFound"}, body)
         self._send_file(request, match[1], ranged, body)
@@ -100,6 +109,9 @@ class FakeHub:
         headers = {"X-Repo-Commit": self.commit, "ETag": f'"{entry["oid"]}"', "Accept-Ranges": "bytes"}
         if "lfs" in entry:
             headers |= {"X-Linked-Etag": f'"{entry["lfs"]["sha256"]}"', "X-Linked-Size": str(len(data))}
+            if self.redirect and not request.path.startswith("/cdn/"):
+                headers["Location"] = f"{self.url.replace('127.0.0.1', 'localhost')}/cdn/{name}"
+                return self._send(request, 302, b"", headers, body)
         if self.tamper and body and "lfs" in entry:
             data = data[:-1] + bytes([data[-1] ^ 1])
         status = 200

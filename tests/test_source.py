@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -281,6 +282,25 @@ def test_gated_revision_and_name(hub, fetch, tmp_path):
     fails(lambda: fetch("v9"), "owner/name", "no revision 'v9'")
     hub.status, hub.error_code = 403, "GatedRepo"
     fails(fetch, "owner/name is gated", "hf auth login")
+
+
+def test_large_files_come_from_another_host_which_gets_no_token(hub, fetch, model_files, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub.redirect, hub.cut = True, len(model_files[SHARD]) // 2
+    assert same_as(fetch(), model_files)
+    by_host = {path.startswith("/cdn/"): set() for path, _ in hub.tokens}
+    for path, token in hub.tokens:
+        by_host[path.startswith("/cdn/")].add(token)
+    assert by_host == {False: {"Bearer hf_secret"}, True: {None}}
+
+
+def test_a_hub_that_does_not_answer_costs_seconds(hub, fetch, monkeypatch):
+    folder = fetch()
+    monkeypatch.setattr(download, "_FRESHNESS_TIMEOUT_S", 0.2)
+    hub.silent_s = 3.0
+    began = time.monotonic()
+    assert fetch() == folder
+    assert time.monotonic() - began < 2.0
 
 
 def test_a_transfer_that_breaks_is_continued(hub, fetch, model_files):
