@@ -74,7 +74,7 @@ def sampling_params(flags: Mapping[str, Any], generation_config: Mapping[str, An
         raise UserError(f"generation_config.json: {error}") from None
     given = {"temperature": flags["temp"], "logit_bias": flags["logit_bias"] or None, "stop": flags["stop"] or None}
     same_name = ("top_p", "top_k", "min_p", "repetition_penalty", "repetition_context_size", "presence_penalty", "frequency_penalty",
-                 "seed", "max_tokens")  # fmt: skip
-    given |= {name: flags[name] for name in same_name}
+                 "seed", "max_tokens", "logprobs")  # fmt: skip
+    given |= {name: flags.get(name) for name in same_name}
     values |= {name: value for name, value in given.items() if value is not None}
     return SamplingParams(**values)
