@@ -366,7 +366,10 @@ def test_gguf_settings(tmp_path, small):
         "tokenizer.chat_template": "default",
         "tokenizer.chat_template.tool_use": "tools",
     }
+    metadata["tokenizer.ggml.tokens"][-2] = "<|end|>"  # but not a control token: a name alone ends nothing
+    metadata["tokenizer.ggml.token_type"][-2] = 1
     tokenizer = from_gguf(tmp_path, metadata)
+    assert tokenizer.token_id("<|end|>") not in tokenizer.eos_token_ids
     assert tokenizer.encode("a", add_special_tokens=True) == [0, *small.encode("a").ids, 0]
     assert tokenizer.eos_token_ids == {0, small.token_to_id("<|im_end|>"), small.token_to_id("</think>")}
     assert tokenizer.apply_chat_template([], tools=[{}]) == "tools"

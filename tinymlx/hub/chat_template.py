@@ -141,7 +141,7 @@ def _message(message: Any, index: int) -> dict[str, Any]:
     if "content" in plain:
         plain["content"] = _text(plain["content"], f"{where}.content")
     elif plain.get("tool_calls"):
-        pass  # an answer that is nothing but calls; templates add its content to strings
+        plain["content"] = ""  # an answer that is nothing but calls; templates add its content to strings
     else:
         raise UserError(f"{where} has no content")
     # Names that other servers give the same thing. The first is the one templates read.
