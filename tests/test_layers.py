@@ -28,7 +28,7 @@ LAYERS = {
 ROOT = {layer: {"paths"} for layer in LAYERS if LAYERS[layer]} | {"cli": {"paths", "blas"}}
 NOT_AT_RUN_TIME = {"transformers", "mlx_lm", "torch", "tensorflow", "jax"}
 RUNS_CODE_FROM_FILES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-AT_LOADING = {"dequantize", "rope_frequencies"}  # the fine ops a model may use itself; in a step it calls kernels alone
+AT_LOADING = {"dequantize", "rope_periods"}  # the fine ops a model may use itself; in a step it calls kernels alone
 FORBIDDEN = NOT_AT_RUN_TIME | RUNS_CODE_FROM_FILES | {"weeks", "tests", "benchmarks"}
 
 

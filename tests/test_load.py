@@ -42,6 +42,7 @@ DAMAGE = {
     "shape": (lambda t: t.update({DOWN: t[DOWN].T.copy()}), DOWN, "shape"),
     "integers": (lambda t: t.update({NORM: t[NORM].astype(np.int32)}), NORM, "I32"),
     "nan": (lambda t: t[DOWN].__setitem__((3, 5), np.nan), DOWN, "NaN"),
+    "infinity": (lambda t: t[NORM].__setitem__(2, -np.inf), NORM, "infinity"),
     "scales without quantization": (lambda t: t.update({"lm_head.scales": t[NORM]}), "lm_head.scales", "not quantised"),
 }
 
@@ -81,6 +82,8 @@ def test_unknown_packing_is_named(folder, override):
     config["quantization"] = {"group_size": 64, "bits": 4}
     (folder / "config.json").write_text(json.dumps(config))
     assert load(folder).quantization["lm_head"].bits == 4
+    config["quantization"]["lm_head"] = {"bits": 4}  # the rest has its default
+    assert load(folder).quantization["lm_head"] == (64, 4, "affine")
     config["quantization"]["lm_head"] = override
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="lm_head is packed as"):

@@ -9,6 +9,7 @@ from tinymlx.errors import UserError
 from tinymlx.hub.checkpoint import read_json
 from tinymlx.hub.safetensors import SafetensorsFile
 from tinymlx.models.config import ModelConfig
+from tinymlx.models.finite import all_finite
 from tinymlx.models.qwen3 import tensor_shapes
 from tinymlx.ops.linear import Linear, Lora, Quantization
 
@@ -43,8 +44,8 @@ def load_adapter(
         a, b, m = (tensors.pop(f"{module}.{part}", None) for part in ("lora_a", "lora_b", "m"))
         if a is None or b is None or a.ndim != 2 or a.shape[0] != K or b.shape != (a.shape[1], N):
             raise UserError(f"{tensors_file}: lora_a and lora_b of {module} must have shapes [{K}, r] and [r, {N}]")
-        if any(mx.any(mx.isnan(x)).item() for x in (a, b) if x is not None):
-            raise UserError(f"{tensors_file}: the adapter of {module} contains NaN; train it again")
+        if not all(all_finite(x) for x in (a, b, m) if x is not None):
+            raise UserError(f"{tensors_file}: the adapter of {module} contains NaN or infinity; train it again")
         a, b = a.T.astype(dtype), b.T.astype(dtype)
         column_scale = None
         if kind == "dora":

@@ -25,8 +25,8 @@ from tinymlx.models.finite import all_finite
 from tinymlx.models.load import (
     ACCEPTED_BITS,
     ACCEPTED_GROUPS,
-    _is_stacked,
-    _match_tensors,
+    is_stacked,
+    match_tensors,
     quantized_modules,
     read_config,
 )
@@ -141,7 +141,7 @@ def make_plan(checkpoint: Checkpoint, options: Options) -> Plan:
     """What becomes of each tensor; reads headers only."""
     config = read_config(checkpoint)
     packed = quantized_modules(checkpoint, config)
-    sources = _match_tensors(checkpoint, config, packed)
+    sources = match_tensors(checkpoint, config, packed)
     linears, others = tensor_shapes(config)
     reader = _Reader(checkpoint, sources, options)
 
@@ -248,7 +248,7 @@ class _Reader:
         parts = self.sources[name]
         made = [make(part) for part in parts]
         mx.eval(made)
-        return mx.stack(made) if _is_stacked(name, parts) else made[0]
+        return mx.stack(made) if is_stacked(name, parts) else made[0]
 
     def copied(self, name: str, dtype: mx.Dtype) -> mx.array:
         return self.each(name, lambda part: self.cast(part, dtype))
@@ -278,7 +278,7 @@ class _Reader:
             weight = self.cast(part, self.target(self.stored(name)))
             made.append(mx.quantize(weight, group_size=after.group_size, bits=after.bits, mode=after.mode))
             mx.eval(made[-1])
-        arrays = [mx.stack(same) for same in zip(*made, strict=True)] if _is_stacked(name, parts) else made[0]
+        arrays = [mx.stack(same) for same in zip(*made, strict=True)] if is_stacked(name, parts) else made[0]
         return {f"{module}.{part}": array for part, array in zip(("weight", "scales", "biases"), arrays, strict=False)}
 
     def dequantized(self, module: str, before: Quantization, dtype: mx.Dtype) -> dict[str, mx.array]:
@@ -301,7 +301,7 @@ class _Reader:
                 raise UserError(
                     f"{file}: tensor {part} stands for numbers too large for {name}; take --dtype bfloat16 or float32"
                 )
-        stacked = _is_stacked(names["weight"], self.sources[names["weight"]])
+        stacked = is_stacked(names["weight"], self.sources[names["weight"]])
         return {names["weight"]: mx.stack(made) if stacked else made[0]}
 
 

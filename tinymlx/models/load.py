@@ -12,6 +12,7 @@ from tinymlx.hub.checkpoint import Checkpoint
 from tinymlx.hub.progress import Progress
 from tinymlx.models.adapters import load_adapter
 from tinymlx.models.config import ModelConfig
+from tinymlx.models.finite import all_finite
 from tinymlx.models.qwen3 import Qwen3, tensor_shapes
 from tinymlx.ops.linear import Quantization
 
@@ -25,12 +26,12 @@ def load_model(
     """Read, check and cast every tensor of a checkpoint, after comparing its files with their checksums where it has any.
 
     dtype: of activations and dense weights; default float32 on a CPU, where MLX emulates narrower floats, else the checkpoint's own. Scales of quantised
-    weights are only ever widened. Raises UserError naming file and tensor: missing, extra, mis-shaped, NaN, unknown packing.
+    weights are only ever widened. Raises UserError naming file and tensor: missing, extra, mis-shaped, not finite, unknown packing.
     """
     config = read_config(checkpoint)
     dtype = dtype or default_dtype(checkpoint)
     quantization = quantized_modules(checkpoint, config)
-    sources = _match_tensors(checkpoint, config, quantization)
+    sources = match_tensors(checkpoint, config, quantization)
     checkpoint.verify_checksums(progress)
 
     total = sum(checkpoint.tensors[name].nbytes for parts in sources.values() for name in parts)
@@ -43,7 +44,7 @@ def load_model(
             done += checkpoint.tensors[part].nbytes
             if progress:
                 progress(done, total)
-        weights[name] = arrays[0] if len(arrays) == 1 and not _is_stacked(name, parts) else mx.stack(arrays)
+        weights[name] = arrays[0] if len(arrays) == 1 and not is_stacked(name, parts) else mx.stack(arrays)
         mx.eval(weights[name])
     loras = {}
     if adapter_path is not None:
@@ -56,7 +57,7 @@ def memory_request(checkpoint: Checkpoint, config: ModelConfig, dtype: mx.Dtype 
     dtype = dtype or default_dtype(checkpoint)
     quantization = quantized_modules(checkpoint, config)
     weights = 0
-    for parts in _match_tensors(checkpoint, config, quantization).values():
+    for parts in match_tensors(checkpoint, config, quantization).values():
         for info in (checkpoint.tensors[part] for part in parts):
             stored = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}.get(info.dtype)
             held = stored and (max(stored, dtype.size) if info.name.endswith((".scales", ".biases")) else dtype.size)
@@ -115,7 +116,8 @@ def quantized_modules(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, 
             continue
         if override is False or not raw:
             raise UserError(f"{file}: {scales}.scales is present, but the config says that this module is not quantised")
-        packed[module] = _quantization({**raw, **(override if isinstance(override, dict) else {})}, module, file)
+        # As in mlx-lm, an override stands alone: what it leaves out has its default, not the model's value.
+        packed[module] = _quantization(override if isinstance(override, dict) else raw, module, file)
     return packed
 
 
@@ -147,7 +149,7 @@ def _expected(config: ModelConfig, quantization: dict[str, Quantization]) -> Ite
             yield f"{module}.biases", (*lead, N, K // packing.group_size)
 
 
-def _match_tensors(checkpoint: Checkpoint, config: ModelConfig, quantization: dict[str, Quantization]) -> dict[str, list[str]]:
+def match_tensors(checkpoint: Checkpoint, config: ModelConfig, quantization: dict[str, Quantization]) -> dict[str, list[str]]:
     """For each weight of the model the tensors of the checkpoint that make it up: one, or one an expert."""
     available: dict[str, list[str]] = {}
     experts: dict[str, dict[int, str]] = {}
@@ -170,7 +172,7 @@ def _match_tensors(checkpoint: Checkpoint, config: ModelConfig, quantization: di
             raise UserError(f"{folder}: tensor {name} is missing; download the checkpoint again")
         for part in available[name]:
             info = checkpoint.tensors[part]
-            stacked = _is_stacked(name, available[name])
+            stacked = is_stacked(name, available[name])
             wanted = shape[1:] if stacked else shape
             if tuple(info.shape) != wanted or (stacked and len(available[name]) != shape[0]):
                 raise UserError(f"{info.file}: tensor {part} has shape {list(info.shape)}; config.json asks for {list(wanted)}")
@@ -186,7 +188,7 @@ def _match_tensors(checkpoint: Checkpoint, config: ModelConfig, quantization: di
     return {name: available[name] for name in expected}
 
 
-def _is_stacked(name: str, parts: list[str]) -> bool:
+def is_stacked(name: str, parts: list[str]) -> bool:
     """Whether experts come as tensors of their own, to be stacked."""
     return parts[0] != name
 
@@ -195,7 +197,7 @@ def _cast(checkpoint: Checkpoint, name: str, dtype: mx.Dtype) -> mx.array:
     array = checkpoint.read(name)
     if not mx.issubdtype(array.dtype, mx.floating):
         return array
-    if mx.any(mx.isnan(array)).item():
-        raise UserError(f"{checkpoint.tensors[name].file}: tensor {name} contains NaN; download the file again")
+    if not all_finite(array):
+        raise UserError(f"{checkpoint.tensors[name].file}: tensor {name} contains NaN or infinity; download the file again")
     keeps = name.endswith((".scales", ".biases")) and array.dtype.size <= dtype.size and array.dtype != dtype and dtype != mx.float32
     return array if keeps else array.astype(dtype)

