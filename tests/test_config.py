@@ -1,10 +1,13 @@
 """config.json: what is honoured, what is refused by name."""
 
+import math
+
 import pytest
 from tiny import Absent, tiny_config
 
 from tinymlx.errors import UserError
 from tinymlx.models.config import ModelConfig, token_ids
+from tinymlx.models.qwen3 import tensor_shapes
 
 
 def read(model_type="qwen3", /, **overrides):
@@ -89,3 +92,32 @@ def test_refused_by_name_in_one_line(overrides, named):
         read(**overrides)
     message = str(error.value)
     assert message.startswith("config.json: ") and named in message and "\n" not in message
+
+
+# hidden, layers, heads, kv heads, intermediate, tied (all: head_dim 128, vocabulary 151,936); millions of parameters, and of those without
+# embeddings as the model cards give them, in billions.
+OFFICIAL = {
+    "Qwen3-0.6B": (1024, 28, 16, 8, 3072, True, 596, 0.44),
+    "Qwen3-1.7B": (2048, 28, 16, 8, 6144, True, 1721, 1.4),
+    "Qwen3-4B": (2560, 36, 32, 8, 9728, True, 4022, 3.6),
+    "Qwen3-8B": (4096, 36, 32, 8, 12288, False, 8191, 6.95),
+    "Qwen3-14B": (5120, 40, 40, 8, 17408, False, 14768, 13.2),
+    "Qwen3-32B": (5120, 64, 64, 8, 25600, False, 32762, 31.2),
+    "Qwen3-30B-A3B": (2048, 48, 32, 4, 768, False, 30532, 29.9),
+    "Qwen3-235B-A22B": (4096, 94, 64, 4, 1536, False, 235094, 234.0),
+}
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_official_sizes_have_their_published_parameter_counts(name):
+    hidden, layers, heads, kv_heads, intermediate, tied, millions, without_embeddings = OFFICIAL[name]
+    moe = dict(num_experts=128, num_experts_per_tok=8, moe_intermediate_size=intermediate) if "-A" in name else {}
+    config = read(
+        "qwen3_moe" if moe else "qwen3", hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=kv_heads, head_dim=128, intermediate_size=intermediate, tie_word_embeddings=tied, vocab_size=151936, **moe,
+    )  # fmt: skip
+    linears, others = tensor_shapes(config)
+    count = sum(math.prod(shape) for shape in (*linears.values(), *others.values()))
+    embeddings = sum(math.prod(linears[m]) for m in ("model.embed_tokens", "lm_head") if m in linears)
+    assert round(count / 1e6) == millions
+    assert (count - embeddings) / 1e9 == pytest.approx(without_embeddings, rel=0.02)
