@@ -14,6 +14,8 @@ from tinymlx.hub.chat_template import ChatTemplate
 from tinymlx.hub.source import ModelSource
 from tinymlx.hub.tokenizer import load_tokenizer
 
+pytestmark = pytest.mark.capability("tokenizers, chat templates, streamed text")
+
 HI = [{"role": "user", "content": "Hi"}]
 TOOLS = [
     {

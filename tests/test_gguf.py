@@ -23,6 +23,8 @@ from tinymlx.hub.source import ModelSource
 from tinymlx.models.config import ModelConfig
 from tinymlx.models.load import load_model
 
+pytestmark = pytest.mark.capability("GGUF Q4_0, Q4_1, Q8_0, F16, F32")
+
 PROJECTION = "model.layers.0.mlp.down_proj"
 
 
@@ -472,7 +474,7 @@ def test_a_file_that_changed_is_read_again(tmp_path):
     assert "output_norm.weight" not in read_gguf(file).tensors
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4))
 def test_damaged_bytes_never_do_more_than_a_user_error(tmp_path, changes):
     content = bytearray(files.gguf(model_metadata(attention__head_count_kv=[2, 2]), model_tensors()[:2]))

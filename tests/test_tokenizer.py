@@ -26,6 +26,8 @@ from tinymlx.hub.source import ModelSource
 from tinymlx.hub.tokenizer import load_tokenizer
 from tinymlx.hub.vocabulary import byte_of_character
 
+pytestmark = pytest.mark.capability("tokenizers, chat templates, streamed text")
+
 CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
 CHAT = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
@@ -89,7 +91,7 @@ def test_the_byte_alphabet_is_gpt2s():
         assert bytes(alphabet[c] for c in mapped) == text.encode()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_text_comes_back(data):
     tokenizer = loaded_once()
@@ -639,7 +641,7 @@ def test_qwen3_every_id_comes_back(qwen3):
 
 
 def test_qwen3_text_comes_back(qwen3):
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=150, deadline=None)
     @given(st.text(max_size=60))
     def check(text):
         assert qwen3.decode(qwen3.encode(text)) == unicodedata.normalize("NFC", text)  # Qwen normalises before encoding
