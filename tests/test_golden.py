@@ -78,10 +78,10 @@ def uncached(model, tokens):
 
 
 def in_chunks(model, tokens, chunk, page_size=16):
-    """Logits [L, V] after every token, `chunk` tokens at a time through a pool whose free slots hold NaN."""
+    """Logits [L, V] after every token, `chunk` tokens at a time through a pool whose free slots hold garbage."""
     config = model.config
     pool = PagePool(config.num_hidden_layers, config.num_key_value_heads, config.head_dim, 12, mx.float32, page_size)
-    pool.array = mx.full(pool.array.shape, mx.nan)
+    pool.array = mx.full(pool.array.shape, 1e4)
     pages, logits = pool.allocate(pool.pages_for(len(tokens)))[::-1], []
     for start in range(0, len(tokens), chunk):
         part = tokens[start : start + chunk]
