@@ -12,7 +12,7 @@ from tinymlx.cache import KVView
 from tinymlx.errors import UserError
 from tinymlx.hub import resolve
 from tinymlx.hub.checkpoint import open_checkpoint
-from tinymlx.models.load import load_model
+from tinymlx.models.load import load_model, memory_request
 
 
 def load(folder, **options):
@@ -158,3 +158,25 @@ def test_adapter_damage_is_named(folder, tmp_path_factory, damage, named):
 def test_missing_adapter_is_named(folder, tmp_path_factory):
     with pytest.raises(UserError, match="adapter_config.json is missing"):
         load(folder, adapter_path=tmp_path_factory.mktemp("empty"))
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32])
+@pytest.mark.parametrize("stored", [np.float16, np.float32])
+def test_scales_are_widened_and_never_narrowed(folder, dtype, stored):
+    """GGUF scales are float16, and float32 where they overflow; bfloat16 would cost up to 1.2 %."""
+
+    def pack(tensors):
+        weight, scales, biases = mx.quantize(mx.array(tensors["lm_head.weight"]), group_size=64, bits=4)
+        scales, biases = np.array(scales).astype(stored), np.array(biases).astype(stored)
+        tensors |= {"lm_head.weight": np.array(weight), "lm_head.scales": scales, "lm_head.biases": biases}
+
+    rewrite(folder, pack)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization": {"group_size": 64, "bits": 4}}))
+    checkpoint = open_checkpoint(resolve(str(folder)))
+    model = load_model(checkpoint, dtype=dtype)
+    kept = mx.float32 if mx.float32 == dtype or stored == np.float32 else mx.float16
+    assert model.weights["lm_head.scales"].dtype == model.weights["lm_head.biases"].dtype == kept
+    assert memory_request(checkpoint, model.config, dtype)["weight_bytes"] == model.nbytes
+    hidden, _ = model(mx.array([[1, 2, 3]]), KVView.empty(1))
+    assert model.head(hidden).dtype == hidden.dtype == dtype

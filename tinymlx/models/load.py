@@ -199,5 +199,6 @@ def _cast(checkpoint: Checkpoint, name: str, dtype: mx.Dtype) -> mx.array:
         return array
     if not all_finite(array):
         raise UserError(f"{checkpoint.tensors[name].file}: tensor {name} contains NaN or infinity; download the file again")
-    keeps = name.endswith((".scales", ".biases")) and array.dtype.size <= dtype.size and array.dtype != dtype and dtype != mx.float32
-    return array if keeps else array.astype(dtype)
+    if name.endswith((".scales", ".biases")) and dtype != mx.float32:
+        return array  # never narrowed: a float16 or float32 scale does not fit into bfloat16
+    return array.astype(dtype)
