@@ -125,6 +125,12 @@ def test_decode_at_no_context_is_bandwidth_over_weights():
     assert further.tokens_per_s == pytest.approx(100e9 / (sizes.bytes_per_token(size, "4bit") + 4096 * 144 * 1024))
 
 
+def test_prefill_projects_no_token_but_the_last_to_the_vocabulary():
+    size = next(size for size in SIZES if size.name == "Qwen3-0.6B")  # 440 million weights in its layers, 156 in its head
+    work = roofline.prefill(size, "4bit", roofline.Roof(1e9, 8), 2, chunk=2)
+    assert work.tokens_per_s == pytest.approx(8e12 / (2 * 440_401_920 + 4 * 16 * 128 * 28))
+
+
 def test_the_drawing():
     roof = roofline.Roof(gb_s=100, tflop_s=2)
     points = [roofline.Point("d", 3.5, roof.at(3.5)), roofline.Point("p", 1500, 2), roofline.Point("x", 3.5, 0.01)]
