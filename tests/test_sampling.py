@@ -198,7 +198,7 @@ def test_a_long_flat_tail_is_not_lost():
 def test_never_draws_a_token_of_weight_zero(values, u_block, u_lane, repeat):
     weights = np.array((values * repeat), dtype=np.float32)
     weights = np.pad(weights, (0, -len(weights) % 128))
-    if weights.any():
+    if weights.max() > 1e-30:  # the sampler's largest weight is 1; GPUs flush the smallest to 0
         token = sampling._pick(mx.array(weights)[None], mx.array([[u_block, u_lane]])).item()
         assert weights[token] > 0
 
@@ -291,6 +291,8 @@ def test_the_filters_at_their_borders():
     flat = np.zeros(8, dtype=np.float32)
     assert set(draws(flat, SamplingParams(temperature=1, top_p=0.5, seed=1), 256)) == {0, 1, 2, 3}
     assert set(draws(flat, SamplingParams(temperature=1, top_p=1e-300, seed=1), 256)) == {0}
+    (group,) = Sampler([SamplingParams(temperature=1, top_p=1e-300)], 8)._groups
+    assert np.array(sampling._filter(group, mx.array(flat)[None])[0])[0].nonzero()[0].tolist() == [0]
     peaks = np.array([1, 3, 3, 2.99], dtype=np.float32)
     for options in (dict(), dict(top_k=3), dict(top_p=0.99)):
         assert set(draws(peaks, SamplingParams(temperature=1, min_p=1, seed=1, **options), 256)) == {1, 2}
@@ -478,6 +480,8 @@ def test_a_row_that_joins_in_the_middle_of_an_answer_goes_on_as_before():
     whole = [step[0].token for step in run([p], logits, [[1, 2, 3]], 16)]
     sampler = Sampler([p], 15)
     history = sampler.history([[1, 2, 3]], [whole[:9]])
+    assert history.recent.tolist() == [whole[4:9]]
+    assert history.counts.tolist() == [np.bincount(whole[:9], minlength=15).tolist()]
     rest = []
     for step in range(9, 16):
         draw, history = sampler.sample(logits[step], [step], history)

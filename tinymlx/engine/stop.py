@@ -32,8 +32,7 @@ class StopMatcher:
     Whatever the pieces, what is emitted in all is `text[:i]`, where `i` is the lowest index at which any stop string
     occurs in `text`, or all of `text`. So of two overlapping stop strings the one that *starts* first counts; of two
     that start together either gives the same text, and the shorter ends it sooner. A text is held back only while it
-    may still be the beginning of a stop string: at most the longest of them less one character, or, when one
-    stop string lies inside the beginning of another, until the longer one is decided.
+    may still be the beginning of a stop string: at most the length of the longest, less one.
 
     Source: OpenAI API reference, `stop`: the returned text does not contain the stop sequence. Matching is the
     Knuth-Morris-Pratt automaton, a step per character and stop string, however long the stop strings are.
@@ -72,8 +71,6 @@ class StopMatcher:
         >>> matcher.finish()
         '</'
         """
-        if self.stopped:
-            return ""
         if self._end is not None:
             return self._stop()
         return self._emit(len(self._held))
@@ -81,15 +78,16 @@ class StopMatcher:
     def _step(self, read: int, character: str) -> None:
         """One more character, after which `read` characters of the held text are read."""
         for i, stop in enumerate(self._stops):
-            self._matched[i] = _extend(stop, self._borders[i], self._matched[i], character)
-            if self._matched[i] == len(stop):
-                start = read - len(stop)
+            matched = _extend(stop, self._borders[i], self._matched[i], character)
+            if matched == len(stop):
+                start = read - matched
                 self._end = start if self._end is None else min(self._end, start)
+                matched = 0  # the same stop string again would start later, which no longer matters
+            self._matched[i] = matched
 
     def _undecided(self, read: int) -> int:
         """The lowest index at which a stop string may have begun without being whole yet."""
-        begun = (n for n, stop in zip(self._matched, self._stops, strict=True) if n < len(stop))
-        return read - max(begun, default=0)
+        return read - max(self._matched)
 
     def _emit(self, count: int) -> str:
         text, self._held = self._held[:count], self._held[count:]
@@ -115,9 +113,7 @@ def _borders(stop: str) -> list[int]:
 
 
 def _extend(stop: str, borders: list[int], matched: int, character: str) -> int:
-    """Length of the longest prefix of `stop` that the text ends with, after one more character."""
-    if matched == len(stop):
-        matched = borders[-1]
+    """Length of the longest prefix of `stop` that the text ends with, after one more character; it was `matched`."""
     while matched and stop[matched] != character:
         matched = borders[matched - 1]
     return matched + (stop[matched] == character)
