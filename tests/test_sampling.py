@@ -86,7 +86,7 @@ def draws(logits, p, count, rows=256, vocab=None):
 
 
 def assert_distribution(tokens, probabilities):
-    """Chi-squared goodness of fit at one in 10,000, bins of less than five expected merged; nothing of probability 0."""
+    """Chi-squared at one in 10,000, bins of less than five expected draws merged; nothing of probability 0."""
     counts = np.bincount(tokens, minlength=len(probabilities)).astype(float)
     assert not counts[probabilities == 0].any(), "a token that was filtered out was drawn"
     expected = probabilities * len(tokens)
@@ -445,7 +445,7 @@ def test_top_k_of_any_size():
     st.integers(0, 2**32 - 1),
 )
 def test_penalties_equal_the_reference_step_by_step(prompt, repetition, window, presence, frequency, bias, seed):
-    """A pipelined loop of greedy and drawn rows beside a neighbour without penalties; the reference replays it on the host."""
+    """A pipelined loop of a greedy, a drawn and an unpenalised row; the reference replays it on the host."""
     vocab, steps = 9, 8
     options = dict(
         repetition_penalty=repetition,
@@ -490,7 +490,7 @@ def test_a_row_that_joins_in_the_middle_of_an_answer_goes_on_as_before():
 
 
 def test_bias_and_repetition_penalty_equal_mlx_lms():
-    """The same order, sign rule and window. Presence and frequency differ on purpose: OpenAI counts no prompt tokens."""
+    """The same order, sign rule and window. Presence and frequency differ on purpose: OpenAI counts no prompt."""
     from mlx_lm.sample_utils import make_logits_processors
 
     logits = mx.array(random_logits(50))[None]
@@ -569,7 +569,13 @@ def test_log_probabilities_are_the_models_own():
     logits = random_logits(QWEN3_ROWS, rows=2)
     logits[:, QWEN3_VOCAB:] = 20
     p = SamplingParams(
-        temperature=0.3, top_k=40, seed=1, logprobs=5, logit_bias={17: 100.0}, repetition_penalty=1.5, presence_penalty=1
+        temperature=0.3,
+        top_k=40,
+        seed=1,
+        logprobs=5,
+        logit_bias={17: 100.0},
+        repetition_penalty=1.5,
+        presence_penalty=1,
     )
     sampler = Sampler([p, SamplingParams(logprobs=5)], QWEN3_VOCAB)
     draw, _ = sampler.sample(mx.array(logits), [3, 3], sampler.history([[1, 2, 3], [1, 2, 3]]))

@@ -44,7 +44,7 @@ def test_any_chunking_gives_the_text_before_the_first_stop(text, stops, borders)
 
 
 def test_all_short_texts_and_pairs_of_stops():
-    """Every text of six letters a and b, every ordered pair of stop strings up to three, in pieces of one and of four."""
+    """Every text of six letters a and b, every ordered pair of stops up to three, in pieces of one and of four."""
     words = ["".join(letters) for n in range(1, 4) for letters in product("ab", repeat=n)]
     texts = ["".join(letters) for letters in product("ab", repeat=6)]
     for stops in product(words, repeat=2):
