@@ -99,7 +99,7 @@ def test_keys_of_each_back_end():
         assert sorted(keys) == sorted(measured.KEYS)
 
 
-# Roofline ----------------------------------------------------------------------------------------------------------------------------
+# Roofline -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_roof():
@@ -126,7 +126,7 @@ def test_decode_at_no_context_is_bandwidth_over_weights():
 
 
 def test_prefill_projects_no_token_but_the_last_to_the_vocabulary():
-    size = next(size for size in SIZES if size.name == "Qwen3-0.6B")  # 440 million weights in its layers, 156 in its head
+    size = next(size for size in SIZES if size.name == "Qwen3-0.6B")
     work = roofline.prefill(size, "4bit", roofline.Roof(1e9, 8), 2, chunk=2)
     assert work.tokens_per_s == pytest.approx(8e12 / (2 * 440_401_920 + 4 * 16 * 128 * 28))
 
@@ -136,7 +136,8 @@ def test_the_drawing():
     points = [roofline.Point("d", 3.5, roof.at(3.5)), roofline.Point("p", 1500, 2), roofline.Point("x", 3.5, 0.01)]
     lines = roofline.draw(roof, points, width=72, height=16).splitlines()
     assert all(len(line) <= 72 for line in lines)
-    where = {mark: (row, line.index(mark, 10)) for row, line in enumerate(lines[1:]) for mark in "dpx" if mark in line[10:]}
+    rows = list(enumerate(lines[1:]))
+    where = {mark: (row, line.index(mark, 10)) for row, line in rows for mark in "dpx" if mark in line[10:]}
     assert where["p"][0] < where["d"][0] < where["x"][0]  # higher is faster
     assert where["d"][1] == where["x"][1] < where["p"][1]  # further right is more operations a byte
     assert any("-----" in line and line.strip().startswith("2 |") for line in lines)
@@ -144,7 +145,7 @@ def test_the_drawing():
         assert "c" in roofline.draw(roof, [corner])
 
 
-# The command -------------------------------------------------------------------------------------------------------------------------
+# The command ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("bench")
@@ -161,7 +162,8 @@ def test_bench_as_json(cache):
 
 def test_bench_keeps_what_it_measured(cache, monkeypatch):
     rates = {key: float(i + 1) for i, key in enumerate(measured.KEYS)}
-    tasks = [bandwidth.Task(key, key, lambda s, r=rate: bandwidth.Rate("n", "b", "u", r, r, 9)) for key, rate in rates.items()]
+    made = {key: bandwidth.Rate("n", "b", "u", rate, rate, 9) for key, rate in rates.items()}
+    tasks = [bandwidth.Task(key, key, lambda s, rate=rate: rate) for key, rate in made.items()]
     monkeypatch.setattr(bandwidth, "tasks", lambda machine, scale: tasks)
     done = CliRunner().invoke(bench.command, ["--json", str(cache / "out.json")])
     assert done.exception is None, done.output

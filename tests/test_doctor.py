@@ -12,25 +12,36 @@ from test_memory import GB, a_mac, a_machine
 from tinymlx.blas import Blas
 from tinymlx.cli import doctor
 
-FAST, SLOW = Blas("OpenBLAS 0.3", fast=True), Blas("reference", fast=False, why_not="no C compiler", next_act="install a C compiler")
+FAST, SLOW = (
+    Blas("OpenBLAS 0.3", fast=True),
+    Blas("reference", fast=False, why_not="no C compiler", next_act="install a C compiler"),
+)
 H200 = {"device_name": "NVIDIA H200", "total_memory": 150 * GB, "free_memory": 149 * GB}
 
 
 def a_card(**facts):
-    return a_machine(gpu="NVIDIA H200", backend="cuda", wheels=("mlx-cuda-12",), device=H200, published_gb_s=4800.0, **facts)
+    return a_machine(
+        gpu="NVIDIA H200", backend="cuda", wheels=("mlx-cuda-12",), device=H200, published_gb_s=4800.0, **facts
+    )
 
 
 def run(tmp_path, *arguments, mlx: str | None = None) -> subprocess.CompletedProcess:
-    """The command in a process with an empty home, no network and, if `mlx` is given, that in the place of MLX's code."""
+    """The command in a process with an empty home, no network and, if given, `mlx` in the place of MLX's code."""
     path = [*sys.path]
     if mlx is not None:
         (tmp_path / "fake" / "mlx").mkdir(parents=True)
         (tmp_path / "fake" / "mlx" / "__init__.py").write_text(mlx)
         path.insert(0, str(tmp_path / "fake"))
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "XDG_", "TINYMLX_"))}
-    environment |= {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in path if p), "https_proxy": "http://127.0.0.1:9",
-                    "http_proxy": "http://127.0.0.1:9"}  # fmt: skip
-    return subprocess.run([sys.executable, "-m", "tinymlx", "doctor", *arguments], env=environment, capture_output=True, text=True)
+    environment |= {
+        "HOME": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(p for p in path if p),
+        "https_proxy": "http://127.0.0.1:9",
+        "http_proxy": "http://127.0.0.1:9",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "tinymlx", "doctor", *arguments], env=environment, capture_output=True, text=True
+    )
 
 
 @pytest.mark.capability("doctor")
@@ -38,7 +49,15 @@ def test_this_machine_without_cache_or_network(tmp_path):
     done = run(tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    for said in ("chip", "memory", "limit", "bandwidth", "MLX", "Qwen3 here", "tinymlx chat --model mlx-community/Qwen3-0.6B-4bit"):
+    for said in (
+        "chip",
+        "memory",
+        "limit",
+        "bandwidth",
+        "MLX",
+        "Qwen3 here",
+        "tinymlx chat --model mlx-community/Qwen3-0.6B-4bit",
+    ):
         assert said in done.stdout
     done = run(tmp_path, "--json")
     report = json.loads(done.stdout)
@@ -66,19 +85,42 @@ def test_nothing_to_do():
     assert acts(a_card(measured={"read_gb_s": 3000.0}), SLOW) == ""  # a card multiplies by itself
 
 
-@pytest.mark.parametrize("machine, blas, python, said", [
-    (a_machine(), FAST, (3, 12), "run `tinymlx bench`"),
-    (a_machine(), SLOW, (3, 12), "no C compiler -> install a C compiler"),
-    (a_machine(), FAST, (3, 9), "use Python 3.11 or later"),
-    (a_machine(mlx=None, backend=None, mlx_error="No module named 'mlx'", wheels=()), FAST, (3, 12), "pip install '.[cpu]'"),
-    (a_machine(mlx=None, backend=None, mlx_error="x", gpu="NVIDIA L4", wheels=()), FAST, (3, 12), "'.[cuda12]' (or cuda13)"),
-    (a_machine(wheels=("mlx-cpu", "mlx-cuda-12")), FAST, (3, 12), "uninstall mlx-cpu mlx-cuda-12 mlx, then"),
-    (a_machine(gpu="NVIDIA L4"), FAST, (3, 12), "leaves the NVIDIA L4 idle"),
-    (a_machine(gpu="NVIDIA L4", wheels=("mlx-cuda-12",)), FAST, (3, 12), "nvidia-smi"),
-    (a_mac(rosetta=True, architecture="x86_64", mlx=None, backend=None, mlx_error="x"), FAST, (3, 12), "install an arm64 Python"),
-    (a_mac(architecture="x86_64", chip="Intel(R) Core(TM) i7", mlx=None, backend=None, mlx_error="x"), FAST, (3, 12), "Intel Macs"),
-    (a_mac(release="macOS 13.6"), FAST, (3, 12), "update to macOS 14"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "machine, blas, python, said",
+    [
+        (a_machine(), FAST, (3, 12), "run `tinymlx bench`"),
+        (a_machine(), SLOW, (3, 12), "no C compiler -> install a C compiler"),
+        (a_machine(), FAST, (3, 9), "use Python 3.11 or later"),
+        (
+            a_machine(mlx=None, backend=None, mlx_error="No module named 'mlx'", wheels=()),
+            FAST,
+            (3, 12),
+            "pip install '.[cpu]'",
+        ),
+        (
+            a_machine(mlx=None, backend=None, mlx_error="x", gpu="NVIDIA L4", wheels=()),
+            FAST,
+            (3, 12),
+            "'.[cuda12]' (or cuda13)",
+        ),
+        (a_machine(wheels=("mlx-cpu", "mlx-cuda-12")), FAST, (3, 12), "uninstall mlx-cpu mlx-cuda-12 mlx, then"),
+        (a_machine(gpu="NVIDIA L4"), FAST, (3, 12), "leaves the NVIDIA L4 idle"),
+        (a_machine(gpu="NVIDIA L4", wheels=("mlx-cuda-12",)), FAST, (3, 12), "nvidia-smi"),
+        (
+            a_mac(rosetta=True, architecture="x86_64", mlx=None, backend=None, mlx_error="x"),
+            FAST,
+            (3, 12),
+            "install an arm64 Python",
+        ),
+        (
+            a_mac(architecture="x86_64", chip="Intel(R) Core(TM) i7", mlx=None, backend=None, mlx_error="x"),
+            FAST,
+            (3, 12),
+            "Intel Macs",
+        ),
+        (a_mac(release="macOS 13.6"), FAST, (3, 12), "update to macOS 14"),
+    ],
+)
 def test_each_ill_has_its_cure(machine, blas, python, said):
     assert said in acts(machine, blas, python)
 
@@ -88,8 +130,16 @@ def test_only_a_missing_mlx_breaks_everything():
     assert not any(note.broken for note in doctor.advice(a_machine(wheels=("mlx-cpu", "mlx-cuda-12")), SLOW, (3, 9)))
 
 
-@pytest.mark.parametrize("machine", [a_machine(), a_mac(), a_card(), a_mac(mlx=None, backend=None, device={}, mlx_error="x"),
-                                     a_machine(measured={"read_gb_s": 17.0, "matvec_4bit_gb_s": 0.7})])  # fmt: skip
+@pytest.mark.parametrize(
+    "machine",
+    [
+        a_machine(),
+        a_mac(),
+        a_card(),
+        a_mac(mlx=None, backend=None, device={}, mlx_error="x"),
+        a_machine(measured={"read_gb_s": 17.0, "matvec_4bit_gb_s": 0.7}),
+    ],
+)
 def test_the_ranking(machine):
     rows = doctor.ranking(machine)
     assert len(rows) == 21
@@ -143,4 +193,6 @@ def test_the_words_of_a_mac():
     assert facts["limit"] == "27.0 GB for a model: the GPU's recommended working set"
     assert facts["bandwidth"] == "370.0 GB/s read by `tinymlx bench`, 410 GB/s says its maker"
     assert "BLAS" not in facts
-    assert dict(doctor.facts(a_machine(in_container=True), SLOW, None))["memory"].startswith("16.0 GB of this container")
+    assert dict(doctor.facts(a_machine(in_container=True), SLOW, None))["memory"].startswith(
+        "16.0 GB of this container"
+    )

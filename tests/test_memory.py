@@ -20,17 +20,45 @@ GB = 10**9
 
 def a_machine(**facts) -> Machine:
     """A Linux box with 16 GB unless told otherwise."""
-    usual = dict(system="Linux", release="Linux", architecture="x86_64", chip="CPU", cores=8, total_memory=16 * GB,
-                 available_memory=14 * GB, mlx="0.32.4", backend="cpu", wheels=("mlx-cpu",))  # fmt: skip
+    usual = dict(
+        system="Linux",
+        release="Linux",
+        architecture="x86_64",
+        chip="CPU",
+        cores=8,
+        total_memory=16 * GB,
+        available_memory=14 * GB,
+        mlx="0.32.4",
+        backend="cpu",
+        wheels=("mlx-cpu",),
+    )
     return Machine(**usual | facts)
 
 
 def a_mac(**facts) -> Machine:
     """An M4 Max with 36 GB. Nothing here was run on one: device_info is what MLX's source says it holds."""
-    device = {"device_name": "Apple M4 Max", "architecture": "applegpu_g16s", "memory_size": 36 * GB,
-              "max_recommended_working_set_size": 27 * GB, "max_buffer_length": 20 * GB, "resource_limit": 499000}  # fmt: skip
-    usual = dict(system="Darwin", release="macOS 15.1", architecture="arm64", chip="Apple M4 Max", cores=14, total_memory=36 * GB,
-                 available_memory=20 * GB, gpu_cores=32, backend="metal", wheels=("mlx-metal",), device=device, published_gb_s=410.0)  # fmt: skip
+    device = {
+        "device_name": "Apple M4 Max",
+        "architecture": "applegpu_g16s",
+        "memory_size": 36 * GB,
+        "max_recommended_working_set_size": 27 * GB,
+        "max_buffer_length": 20 * GB,
+        "resource_limit": 499000,
+    }
+    usual = dict(
+        system="Darwin",
+        release="macOS 15.1",
+        architecture="arm64",
+        chip="Apple M4 Max",
+        cores=14,
+        total_memory=36 * GB,
+        available_memory=20 * GB,
+        gpu_cores=32,
+        backend="metal",
+        wheels=("mlx-metal",),
+        device=device,
+        published_gb_s=410.0,
+    )
     return a_machine(**usual | facts)
 
 
@@ -39,23 +67,47 @@ def qwen3_4b(context: int = 4096, **changes) -> plan.Plan:
     return plan.plan(context=context, **sizes.plan_request(size, "4bit", "metal") | changes)
 
 
-# Chips and machine -------------------------------------------------------------------------------------------------------------------
+# Chips and machine ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name, cores, gb_s", [
-    ("Apple M1", 8, 68), ("Apple M2 Pro", None, 200), ("Apple M3 Ultra", 80, 819), ("Apple M4 Pro", 20, 273), ("Apple M4 Max", 40, 546),
-    ("Apple M4 Max", 32, 410), ("Apple M5 Max", 32, 460), ("Apple M5 Max", 40, 614), ("Apple M3 Max", None, 300), ("Apple M9 Max", 40, None),
-    ("AMD EPYC", None, None), ("VirtualApple @ 2.50GHz processor", None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, cores, gb_s",
+    [
+        ("Apple M1", 8, 68),
+        ("Apple M2 Pro", None, 200),
+        ("Apple M3 Ultra", 80, 819),
+        ("Apple M4 Pro", 20, 273),
+        ("Apple M4 Max", 40, 546),
+        ("Apple M4 Max", 32, 410),
+        ("Apple M5 Max", 32, 460),
+        ("Apple M5 Max", 40, 614),
+        ("Apple M3 Max", None, 300),
+        ("Apple M9 Max", 40, None),
+        ("AMD EPYC", None, None),
+        ("VirtualApple @ 2.50GHz processor", None, None),
+    ],
+)
 def test_apple_bandwidth(name, cores, gb_s):
     assert chips.apple_bandwidth(name, cores) == gb_s
 
 
-@pytest.mark.parametrize("name, gb_s", [
-    ("NVIDIA H200", 4800), ("NVIDIA H100 80GB HBM3", 3350), ("NVIDIA H100 NVL", 3900), ("NVIDIA H100 PCIe", 2000), ("NVIDIA L4", 300),
-    ("NVIDIA L40S", 864), ("NVIDIA L40", None), ("NVIDIA GeForce RTX 3090 Ti", 1008), ("NVIDIA GeForce RTX 3090", 936),
-    ("NVIDIA H200 MIG 1g.18gb", None), ("NVIDIA GeForce RTX 4090 Laptop GPU", None), ("NVIDIA A100-SXM4-80GB", 2039),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, gb_s",
+    [
+        ("NVIDIA H200", 4800),
+        ("NVIDIA H100 80GB HBM3", 3350),
+        ("NVIDIA H100 NVL", 3900),
+        ("NVIDIA H100 PCIe", 2000),
+        ("NVIDIA L4", 300),
+        ("NVIDIA L40S", 864),
+        ("NVIDIA L40", None),
+        ("NVIDIA GeForce RTX 3090 Ti", 1008),
+        ("NVIDIA GeForce RTX 3090", 936),
+        ("NVIDIA H200 MIG 1g.18gb", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA A100-SXM4-80GB", 2039),
+    ],
+)
 def test_nvidia_bandwidth(name, gb_s):
     assert chips.nvidia_bandwidth(name) == gb_s
 
@@ -92,11 +144,14 @@ def test_mlx_is_asked_in_a_child():
     assert machine.probe_mlx()["version"] == mx.__version__
 
 
-@pytest.mark.parametrize("body, said", [
-    ("raise ImportError('libcuda.so.1: cannot open shared object file')", "libcuda.so.1"),
-    ("import os; os.abort()", "killed Python with signal 6"),
-    ("raise SystemExit(3)", "exit status 3"),
-])
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        ("raise ImportError('libcuda.so.1: cannot open shared object file')", "libcuda.so.1"),
+        ("import os; os.abort()", "killed Python with signal 6"),
+        ("raise SystemExit(3)", "exit status 3"),
+    ],
+)
 def test_a_broken_mlx_is_a_fact(tmp_path, monkeypatch, body, said):
     (tmp_path / "mlx").mkdir()
     (tmp_path / "mlx" / "__init__.py").write_text(body)
@@ -110,7 +165,7 @@ def test_memory_import_needs_no_mlx():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-# Control groups ----------------------------------------------------------------------------------------------------------------------
+# Control groups -------------------------------------------------------------------------------------------------------
 
 
 def test_limit_of_a_version_2_group_and_of_its_parent(tmp_path):
@@ -161,7 +216,7 @@ def test_quota_of_cores(tmp_path):
     assert usable_cores(tmp_path, membership) == usable_cores(tmp_path, tmp_path / "absent")
 
 
-# Measurements ------------------------------------------------------------------------------------------------------------------------
+# Measurements ---------------------------------------------------------------------------------------------------------
 
 
 def test_measurements_are_kept_privately(tmp_path, monkeypatch):
@@ -177,7 +232,9 @@ def test_measurements_are_kept_privately(tmp_path, monkeypatch):
     assert machine.measured_bandwidth() == 17.3
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"%s": 3}', '{"%s": {"read_gb_s": "fast"}}', '{"%s": {"read_gb_s": Infinity}}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"%s": 3}', '{"%s": {"read_gb_s": "fast"}}', '{"%s": {"read_gb_s": Infinity}}']
+)
 def test_a_damaged_file_counts_as_none(tmp_path, monkeypatch, content):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "tinymlx").mkdir()
@@ -185,10 +242,12 @@ def test_a_damaged_file_counts_as_none(tmp_path, monkeypatch, content):
     assert machine.measured_bandwidth() is None
 
 
-# Sizes -------------------------------------------------------------------------------------------------------------------------------
+# Sizes ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name, gb, kv_kib", [("0.6B", 0.34, 112), ("4B", 2.26, 144), ("8B", 4.26, 144), ("30B-A3B", 1.71, 96)])
+@pytest.mark.parametrize(
+    "name, gb, kv_kib", [("0.6B", 0.34, 112), ("4B", 2.26, 144), ("8B", 4.26, 144), ("30B-A3B", 1.71, 96)]
+)
 def test_bytes_of_a_token(name, gb, kv_kib):
     size = next(size for size in sizes.SIZES if size.name == f"Qwen3-{name}")
     assert round(sizes.bytes_per_token(size, "4bit") / GB, 2) == gb
@@ -197,7 +256,7 @@ def test_bytes_of_a_token(name, gb, kv_kib):
 
 def test_weights_in_memory():
     by_name = {size.name: size for size in sizes.SIZES}
-    assert round(sizes.weight_bytes(by_name["Qwen3-30B-A3B"], "bf16") / 2e9, 1) == 30.5  # parameters, thousands of millions
+    assert round(sizes.weight_bytes(by_name["Qwen3-30B-A3B"], "bf16") / 2e9, 1) == 30.5  # billions of parameters
     assert round(sizes.weight_bytes(by_name["Qwen3-32B"], "bf16") / 2e9, 1) == 32.8
     assert round(sizes.weight_bytes(by_name["Qwen3-0.6B"], "bf16") / 2e9, 1) == 0.6
     assert sizes.weight_bytes(by_name["Qwen3-4B"], "bf16", 4) == 2 * sizes.weight_bytes(by_name["Qwen3-4B"], "bf16", 2)
@@ -209,12 +268,25 @@ def test_weight_bytes_agree_with_a_loaded_model():
     from tinymlx.models.qwen3 import tensor_shapes
 
     for size in sizes.SIZES:
-        config = {"model_type": "qwen3_moe" if size.experts else "qwen3", "hidden_size": size.hidden, "num_hidden_layers": size.layers,
-                  "num_attention_heads": size.heads, "num_key_value_heads": size.kv_heads, "head_dim": sizes.HEAD_DIM,
-                  "intermediate_size": size.intermediate, "vocab_size": sizes.VOCAB, "tie_word_embeddings": size.tied, "rope_theta": 1e6,
-                  "max_position_embeddings": sizes.CONTEXT, "num_experts": size.experts, "moe_intermediate_size": size.intermediate,
-                  "num_experts_per_tok": size.chosen_experts}  # fmt: skip
-        count = sum(product(shape) for shapes in tensor_shapes(ModelConfig.from_dict(config)) for shape in shapes.values())
+        config = {
+            "model_type": "qwen3_moe" if size.experts else "qwen3",
+            "hidden_size": size.hidden,
+            "num_hidden_layers": size.layers,
+            "num_attention_heads": size.heads,
+            "num_key_value_heads": size.kv_heads,
+            "head_dim": sizes.HEAD_DIM,
+            "intermediate_size": size.intermediate,
+            "vocab_size": sizes.VOCAB,
+            "tie_word_embeddings": size.tied,
+            "rope_theta": 1e6,
+            "max_position_embeddings": sizes.CONTEXT,
+            "num_experts": size.experts,
+            "moe_intermediate_size": size.intermediate,
+            "num_experts_per_tok": size.chosen_experts,
+        }
+        count = sum(
+            product(shape) for shapes in tensor_shapes(ModelConfig.from_dict(config)) for shape in shapes.values()
+        )
         assert sizes.weight_bytes(size, "bf16") == 2 * count
 
 
@@ -228,8 +300,14 @@ def product(shape):
 def test_guesses_meet_published_figures():
     """Other people's, on Macs: a guess within a third of what they report is worth showing."""
     by_name = {size.name: size for size in sizes.SIZES}
-    reports = [("Qwen3-4B", "4bit", 546, 134.5), ("Qwen3-4B", "8bit", 546, 86.9), ("Qwen3-4B", "bf16", 546, 52.5),
-               ("Qwen3-30B-A3B", "4bit", 546, 113), ("Qwen3-8B", "4bit", 819, 112.9), ("Qwen3-0.6B", "4bit", 546, 552)]  # fmt: skip
+    reports = [
+        ("Qwen3-4B", "4bit", 546, 134.5),
+        ("Qwen3-4B", "8bit", 546, 86.9),
+        ("Qwen3-4B", "bf16", 546, 52.5),
+        ("Qwen3-30B-A3B", "4bit", 546, 113),
+        ("Qwen3-8B", "4bit", 819, 112.9),
+        ("Qwen3-0.6B", "4bit", 546, 552),
+    ]
     for name, packing, gb_s, reported in reports:
         size = by_name[name]
         read = sizes.bytes_per_token(size, packing)
@@ -238,7 +316,7 @@ def test_guesses_meet_published_figures():
         assert guess < sizes.most_tokens_per_s(read, gb_s)
 
 
-# Plans -------------------------------------------------------------------------------------------------------------------------------
+# Plans ----------------------------------------------------------------------------------------------------------------
 
 
 def test_cache_is_counted_in_pages():
@@ -252,7 +330,8 @@ def test_plans_grow_with_what_is_asked():
     contexts = [1, 15, 16, 100, 512, 513, 1024, 1025, 4096, 40960]
     totals = [qwen3_4b(context).total_bytes for context in contexts]
     assert totals == sorted(totals)
-    assert qwen3_4b(8192, prefill_step_size=2048).temporary_bytes > qwen3_4b(8192, prefill_step_size=128, growing=False).temporary_bytes
+    by_step = [qwen3_4b(8192, prefill_step_size=step, growing=False).temporary_bytes for step in (128, 2048)]
+    assert by_step == sorted(set(by_step))
     assert qwen3_4b(8192, growing=True).total_bytes > qwen3_4b(8192, growing=False).total_bytes
 
 
@@ -261,9 +340,10 @@ def test_the_longest_context_that_fits():
     for limit in (3 * GB, 5 * GB, 8 * GB):
         longest = plan.max_context(limit, most=40960, **request)
         assert longest % 16 == 0
-        assert plan.plan(context=longest, **request).total_bytes <= limit < plan.plan(context=longest + 16, **request).total_bytes
+        totals = [plan.plan(context=context, **request).total_bytes for context in (longest, longest + 16)]
+        assert totals[0] <= limit < totals[1]
     assert plan.max_context(1 * GB, most=40960, **request) == 0
-    assert plan.max_context(100 * GB, most=1001, **request) == 1001  # what the model was made for need not be whole pages
+    assert plan.max_context(100 * GB, most=1001, **request) == 1001  # need not be whole pages
 
 
 @pytest.mark.capability("refuse what does not fit")
@@ -273,12 +353,15 @@ def test_too_much_is_refused_with_numbers_and_the_next_act():
     with pytest.raises(UserError) as refused:
         plan.check(wanted, 8 * GB)
     line = str(refused.value)
-    assert "2.3 GB of weights + 6.0 GB of cache for 40960 tokens" in line and "8.0 GB limit" in line and "\n" not in line
+    assert "2.3 GB of weights + 6.0 GB of cache for 40960 tokens" in line and "8.0 GB limit" in line
+    assert "\n" not in line
     tried = int(line.rpartition("--max-kv-size ")[2])
     plan.check(qwen3_4b(tried), 8 * GB)
 
 
-@pytest.mark.parametrize("limit, said", [(1 * GB, "2.3 GB of weights alone exceed the 1.0 GB limit"), (2.3 * GB, "weights + 6.0 GB")])
+@pytest.mark.parametrize(
+    "limit, said", [(1 * GB, "2.3 GB of weights alone exceed the 1.0 GB limit"), (2.3 * GB, "weights + 6.0 GB")]
+)
 def test_a_model_that_cannot_fit_at_all(limit, said):
     with pytest.raises(UserError, match="fewer bits a weight or a smaller model") as refused:
         plan.check(qwen3_4b(40960), int(limit))
@@ -312,7 +395,7 @@ class FakeMLX:
 
     def set_wired_limit(self, nbytes: int) -> None:
         if nbytes > self.most:
-            raise ValueError("[metal::set_wired_limit] Setting a wired limit larger than the maximum working set size is not allowed.")
+            raise ValueError("[metal::set_wired_limit] larger than the maximum working set size is not allowed")
         self.set["wired_limit"] = nbytes
 
     def set_cache_limit(self, nbytes: int) -> None:
@@ -358,13 +441,16 @@ class Letters:
     finish = str
 
 
-@pytest.mark.parametrize("quantized, context, step, layers, heads, kv_heads, hidden, intermediate", [
-    pytest.param(False, 120, 128, 2, 4, 2, 256, 1024, id="the MLP"),
-    pytest.param(True, 120, 128, 2, 4, 2, 256, 1024, id="unpacked weights"),
-    pytest.param(False, 400, 128, 2, 8, 2, 64, 64, id="attention scores"),
-    pytest.param(True, 250, 128, 16, 2, 2, 64, 64, id="fresh K/V"),
-    pytest.param(False, 1100, 256, 8, 2, 2, 64, 64, id="a growing pool", marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "quantized, context, step, layers, heads, kv_heads, hidden, intermediate",
+    [
+        pytest.param(False, 120, 128, 2, 4, 2, 256, 1024, id="the MLP"),
+        pytest.param(True, 120, 128, 2, 4, 2, 256, 1024, id="unpacked weights"),
+        pytest.param(False, 400, 128, 2, 8, 2, 64, 64, id="attention scores"),
+        pytest.param(True, 250, 128, 16, 2, 2, 64, 64, id="fresh K/V"),
+        pytest.param(False, 1100, 256, 8, 2, 2, 64, 64, id="a growing pool", marks=pytest.mark.slow),
+    ],
+)
 def test_the_plan_meets_the_measured_peak(quantized, context, step, layers, heads, kv_heads, hidden, intermediate):
     """On whatever MLX computes here. Each case makes another term of the plan the largest."""
     from tinymlx.engine import SamplingParams, Session
@@ -372,8 +458,15 @@ def test_the_plan_meets_the_measured_peak(quantized, context, step, layers, head
     from tinymlx.models.qwen3 import Qwen3, tensor_shapes
     from tinymlx.ops.linear import Quantization
 
-    config = tiny_config(max_position_embeddings=2048, tie_word_embeddings=True, num_hidden_layers=layers, num_attention_heads=heads,
-                         num_key_value_heads=kv_heads, hidden_size=hidden, intermediate_size=intermediate)  # fmt: skip
+    config = tiny_config(
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+    )
     checked = ModelConfig.from_dict(config)
     backend = machine.describe_mlx()["backend"]
     dtype = mx.float32 if backend == "cpu" else mx.bfloat16
@@ -387,14 +480,24 @@ def test_the_plan_meets_the_measured_peak(quantized, context, step, layers, head
     mx.eval(weights)
     model = Qwen3(checked, weights, packed)
     wanted = plan.plan(
-        weight_bytes=model.nbytes, num_layers=checked.num_hidden_layers, kv_heads=checked.num_key_value_heads, head_dim=checked.head_dim,
-        hidden_size=checked.hidden_size, intermediate_size=checked.intermediate_size, vocab_size=checked.vocab_size,
-        kv_dtype_bytes=dtype.size, activation_dtype_bytes=dtype.size, context=context, prefill_step_size=step,
-        num_heads=checked.num_attention_heads, quantized=quantized, backend=backend,
-    )  # fmt: skip
+        weight_bytes=model.nbytes,
+        num_layers=checked.num_hidden_layers,
+        kv_heads=checked.num_key_value_heads,
+        head_dim=checked.head_dim,
+        hidden_size=checked.hidden_size,
+        intermediate_size=checked.intermediate_size,
+        vocab_size=checked.vocab_size,
+        kv_dtype_bytes=dtype.size,
+        activation_dtype_bytes=dtype.size,
+        context=context,
+        prefill_step_size=step,
+        num_heads=checked.num_attention_heads,
+        quantized=quantized,
+        backend=backend,
+    )
     others = mx.get_active_memory() - model.nbytes  # what other tests keep
     session = Session(model, Letters(), max_context=context, prefill_step_size=step)
     with plan.measured_peak() as peak:
         list(session.stream([1] * (context - 3), SamplingParams(max_tokens=3, ignore_eos=True)))
     ratio = wanted.total_bytes / (peak.nbytes - others)
-    assert 0.95 < ratio < (1.4 if backend == "cpu" else 3), (ratio, wanted, peak)  # a GPU's terms are not fitted yet, only not too small
+    assert 0.95 < ratio < (1.4 if backend == "cpu" else 3), (ratio, wanted, peak)  # a GPU's are not fitted

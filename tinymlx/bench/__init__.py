@@ -1,1 +1,1 @@
-"""What this machine can do: memory bandwidth, matrix multiplication, and where Qwen3 lies under the roof the two make."""
+"""What this machine can do: memory bandwidth, matrix multiplication, and Qwen3 under the roof that the two make."""

@@ -1,12 +1,12 @@
 """How fast this machine moves memory, multiplies matrices and multiplies a matrix by a vector.
 
-Method. Trials are timed one by one after two that warm up (pages, clocks, kernels being built). Median and best are reported. A trial's
-result is forced, so no part of it can be left out. Buffers are many times the last cache. Bytes are those the operation must move: N
-for a read, 2 N for a copy or a scale (read N, write N). A CPU that first fetches the line it will overwrite moves 3 N in truth, and gets
-no credit for it. A GB is 10^9 bytes.
+Method. Trials are timed one by one after two that warm up (pages, clocks, kernels being built). Median and best are
+reported. A trial's result is forced, so no part of it can be left out. Buffers are many times the last cache. Bytes
+are those the operation must move: N for a read, 2 N for a copy or a scale (read N, write N). A CPU that first fetches
+the line it will overwrite moves 3 N in truth, and gets no credit for it. A GB is 10^9 bytes.
 
-The roof is made of best trials: it is what the machine can do, and other programs only ever slow a trial down. A matvec stands for what
-decoding will do, so its median counts.
+The roof is made of best trials: it is what the machine can do, and other programs only ever slow a trial down. A
+matvec stands for what decoding will do, so its median counts.
 """
 
 import statistics
@@ -85,21 +85,22 @@ def tasks(machine: Machine, scale: float = 1.0) -> list[Task]:
     dtype = mx.bfloat16 if gpu else mx.float32
     largest = int((8192 if gpu else 2048) * scale**0.5) // GROUP * GROUP or GROUP
     multiply = [Task("matmul_tflop_s", "matmul", lambda s: matmul(dtype, largest, s))]
-    multiply += [
-        Task(f"matvec_{'dense' if bits is None else packing}_gb_s", f"matvec {packing}" if bits else f"matvec {_short(dtype)}",
-             lambda s, packing=packing: matvec(packing, dtype, shapes, least, s))
-        for packing, bits in PACKINGS.items()
-    ]  # fmt: skip
+    for packing, bits in PACKINGS.items():
+        key = f"matvec_{packing if bits else 'dense'}_gb_s"
+        name = f"matvec {packing if bits else _short(dtype)}"
+        multiply.append(Task(key, name, lambda s, packing=packing: matvec(packing, dtype, shapes, least, s)))
     return [*([] if gpu else by_numpy), *by_mlx, *multiply]
 
 
-# Sizes -------------------------------------------------------------------------------------------------------------------------------
+# Sizes ----------------------------------------------------------------------------------------------------------------
 
 
 def buffer_bytes(machine: Machine) -> int:
-    """Bytes of what is read: 16 times the last cache and at least 256 MiB (4 GiB on a CUDA card, whose reads are over sooner), yet no
-    more than an eighth of what may be used."""
-    wanted = max(16 * last_cache_bytes(), (4096 if machine.backend == "cuda" else 1024 if machine.backend == "metal" else 256) * MIB)
+    """Bytes of what is read: 16 times the last cache and at least 256 MiB (4 GiB on a CUDA card, whose reads are over
+    sooner), yet no more than an eighth of what may be used.
+    """
+    least = {"cuda": 4096 * MIB, "metal": 1024 * MIB}.get(machine.backend, 256 * MIB)
+    wanted = max(16 * last_cache_bytes(), least)
     return min(wanted, limit_bytes(machine) // 8) // (8 * MIB) * (8 * MIB)
 
 
@@ -114,7 +115,7 @@ def last_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) 
     return max([*sizes, int(on_mac) if on_mac.isdigit() else 0]) or 32 * MIB
 
 
-# Memory through NumPy, all threads: a CPU's bandwidth -----------------------------------------------------------------------------------
+# Memory through NumPy, all threads: a CPU's bandwidth -----------------------------------------------------------------
 
 
 def _by_threads(threads: int, seconds: float, name: str, nbytes: float, work: Callable[[int], object]) -> Rate:
@@ -131,7 +132,8 @@ def _parts(nbytes: int, threads: int) -> list[np.ndarray]:
 
 def numpy_read(nbytes: int, threads: int, seconds: float) -> Rate:
     parts = _parts(nbytes, threads)
-    return _by_threads(threads, seconds, "read", nbytes, lambda i: parts[i].max())  # max keeps up with memory, sum does not
+    # max keeps up with memory, sum does not
+    return _by_threads(threads, seconds, "read", nbytes, lambda i: parts[i].max())
 
 
 def numpy_copy(nbytes: int, threads: int, seconds: float) -> Rate:
@@ -144,7 +146,7 @@ def numpy_scale(nbytes: int, threads: int, seconds: float) -> Rate:
     return _by_threads(threads, seconds, "scale", nbytes, lambda i: np.multiply(source[i], 2, out=target[i]))
 
 
-# Memory through MLX: on a GPU its bandwidth, on a CPU what one thread of MLX makes of it ---------------------------------------------------
+# Memory through MLX: on a GPU its bandwidth, on a CPU what one thread of MLX makes of it ------------------------------
 
 
 def _buffers(nbytes: int, count: int = 4) -> list[mx.array]:
@@ -169,11 +171,13 @@ def mlx_scale(nbytes: int, seconds: float) -> Rate:
     return measure("scale", "MLX", "GB/s", nbytes / 1e9, lambda: mx.eval([b * 2 for b in buffers]), seconds)
 
 
-# Arithmetic --------------------------------------------------------------------------------------------------------------------------
+# Arithmetic -----------------------------------------------------------------------------------------------------------
 
 
 def matmul(dtype: mx.Dtype, largest: int, seconds: float) -> Rate:
-    """n x n by n x n, n up to `largest` as time allows: a reference BLAS is 50 times slower than a fast one. 2 n^3 operations."""
+    """n x n by n x n, n up to `largest` as time allows: a reference BLAS is 50 times slower than a fast one. 2 n^3
+    operations.
+    """
     n = min(512, largest)
     a = b = _square(n, dtype)
     while n < largest and 8 * min(_seconds(lambda: mx.eval(a @ b)) for _ in range(5)) < seconds / 6:
@@ -183,7 +187,8 @@ def matmul(dtype: mx.Dtype, largest: int, seconds: float) -> Rate:
 
 
 def matvec(packing: str, dtype: mx.Dtype, shapes: list[tuple[int, int]], least: int, seconds: float) -> Rate:
-    """One row through up and down projections in turn, each needing the last one's result as in a model, until `least` bytes are read.
+    """One row through up and down projections in turn, each needing the last one's result as in a model, until `least`
+    bytes are read.
 
     The rate counts weights, scales and biases: what decoding reads.
     """

@@ -1,8 +1,10 @@
-"""The roofline (Williams, Waterman, Patterson, 2009): work can go no faster than arithmetic allows, nor than its bytes arrive.
+"""The roofline (Williams, Waterman, Patterson, 2009): work can go no faster than arithmetic allows, nor than its bytes
+arrive.
 
     roof(intensity) = min(peak, bandwidth * intensity)        intensity: operations a byte
 
-Decoding reads every weight for two operations, so it lies on the slope; prefill of a long chunk lies under the flat part.
+Decoding reads every weight for two operations, so it lies on the slope; prefill of a long chunk lies under the flat
+part.
 """
 
 import math
@@ -57,7 +59,8 @@ def decode(size: Size, packing: str, roof: Roof, float_bytes: int, context: int 
 
 
 def prefill(size: Size, packing: str, roof: Roof, float_bytes: int, chunk: int = CHUNK) -> Work:
-    """A first chunk of a prompt: weights are read once for all of its tokens, of a mixture of experts nearly all of them.
+    """A first chunk of a prompt: weights are read once for all of its tokens, of a mixture of experts nearly all of
+    them.
 
     Only the last token is projected to the vocabulary; that one is not counted.
     """

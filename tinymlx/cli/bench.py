@@ -14,10 +14,23 @@ NOISY = 1.3  # best over median: beyond this something else was running
 
 
 @click.command()
-@click.option("--seconds", type=click.FloatRange(0.05, 600), default=15, show_default=True,
-              help="Time to measure for, shared among the measurements; setting them up comes on top.")  # fmt: skip
-@click.option("--scale", type=click.FloatRange(0.001, 1), default=1, hidden=True, help="Of the sizes; below 1 the figures mean nothing.")
-@click.option("--json", "json_file", metavar="FILE", help="Write everything as JSON too; `-` prints it, and nothing else.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.05, 600),
+    default=15,
+    show_default=True,
+    help="Time to measure for, shared among the measurements; setting them up comes on top.",
+)
+@click.option(
+    "--scale",
+    type=click.FloatRange(0.001, 1),
+    default=1,
+    hidden=True,
+    help="Of the sizes; below 1 the figures mean nothing.",
+)
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write everything as JSON too; `-` prints it, and nothing else."
+)
 def command(seconds: float, scale: float, json_file: str | None) -> None:
     """Measure this machine: bandwidth, matmul, roofline. Needs no model and takes less than a minute.
 
@@ -62,7 +75,7 @@ def command(seconds: float, scale: float, json_file: str | None) -> None:
         try:
             Path(json_file).write_text(json.dumps(report, indent=1) + "\n")
         except OSError as error:
-            raise UserError(f"{json_file} cannot be written: {error.strerror or error}; name another file after --json") from None
+            raise UserError(f"{json_file} cannot be written: {error.strerror or error}; name another file") from None
 
 
 def _with_bar(rates: Any, total: int) -> list:
@@ -108,7 +121,8 @@ def _show(machine: Any, blas: str | None, measured: list, roof: Any, works: list
     for _, rate in measured:
         table.add_row(rate.name, rate.by, f"{rate.median:.3g}", f"{rate.best:.3g}", rate.unit, str(rate.trials))
     console.print(table)
-    console.print(f"\nroof: read {roof.gb_s:.3g} GB/s, matmul {roof.tflop_s:.3g} TFLOP/s; they meet at {roof.ridge:.3g} FLOP a byte\n")
+    rates = f"read {roof.gb_s:.3g} GB/s, matmul {roof.tflop_s:.3g} TFLOP/s"
+    console.print(f"\nroof: {rates}; they meet at {roof.ridge:.3g} FLOP a byte\n")
 
     float_bytes = 4 if machine.backend == "cpu" else 2
     points = [roofline.Point("d" if w.phase == "decode" else "p", w.intensity, roof.at(w.intensity)) for w in works]
@@ -116,18 +130,24 @@ def _show(machine: Any, blas: str | None, measured: list, roof: Any, works: list
         if task.key.startswith("matvec_"):
             packing = "bf16" if "dense" in task.key else task.key.split("_")[1]
             intensity = 2 / bytes_per_weight(packing, float_bytes)
-            points.append(roofline.Point("48f"[("4bit", "8bit", "bf16").index(packing)], intensity, rate.median * intensity / 1e3))
+            mark = {"4bit": "4", "8bit": "8", "bf16": "f"}[packing]
+            points.append(roofline.Point(mark, intensity, rate.median * intensity / 1e3))
     console.print(roofline.draw(roof, points, width=min(console.width, 90)), markup=False)
     console.print(
-        f"d, p: the roof over decode (at {roofline.CONTEXT} tokens) and prefill (of {roofline.CHUNK}) of the models below."
-        f"\n4, 8, f: the matvec measured here, 4 and 8 bits (group {GROUP}) and unquantised.\n"
+        f"d, p: the roof over decode (at {roofline.CONTEXT} tokens) and prefill (of {roofline.CHUNK}).\n"
+        f"4, 8, f: the matvec measured here, 4 and 8 bits (group {GROUP}) and unquantised.\n"
     )
     table = Table("4-bit", "decode tok/s, at most", "prefill tok/s, at most", "bound by", box=None, pad_edge=False)
     for column in (1, 2):
         table.columns[column].justify = "right"
     for decode, prefill in zip(works[::2], works[1::2]):
         bounds = f"{decode.bound_by} / {prefill.bound_by}"
-        table.add_row(decode.model, f"{decode.tokens_per_s:,.{1 if decode.tokens_per_s < 100 else 0}f}", f"{prefill.tokens_per_s:,.0f}", bounds)
+        table.add_row(decode.model, _speed(decode.tokens_per_s), _speed(prefill.tokens_per_s), bounds)
     console.print(table)
     if any(rate.best > NOISY * rate.median for _, rate in measured):
-        console.print("\nSome best trials were much faster than the median: other programs are running. Close them, measure again.")
+        console.print("\nSome best trials were much faster than the median: other programs are running.")
+        console.print("Close them and measure again.")
+
+
+def _speed(tokens_per_s: float) -> str:
+    return f"{tokens_per_s:,.1f}" if tokens_per_s < 100 else f"{tokens_per_s:,.0f}"

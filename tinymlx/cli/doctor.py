@@ -1,4 +1,4 @@
-"""tinymlx doctor: what this machine is, what is wrong with it and what to do about that, and which Qwen3 to run on it."""
+"""tinymlx doctor: what this machine is, what to mend on it, and which Qwen3 to run on it."""
 
 import json
 import sys
@@ -41,7 +41,9 @@ def command(as_json: bool) -> int:
 
 
 def cached_models() -> list[dict[str, Any]] | None:
-    """Models that need no download: [{"name", "path", "bytes"}]; empty where nothing was ever downloaded, None if that cannot be told."""
+    """Models that need no download: [{"name", "path", "bytes"}]; empty where nothing was ever downloaded, None if that
+    cannot be told.
+    """
     try:
         from tinymlx.hub import cached_models as in_cache
 
@@ -55,7 +57,7 @@ def expected_backend(machine: Any) -> str:
     return machine.backend or ("metal" if machine.system == "Darwin" else "cuda" if machine.gpu else "cpu")
 
 
-# What is wrong -----------------------------------------------------------------------------------------------------------------------
+# What is wrong --------------------------------------------------------------------------------------------------------
 
 
 def advice(machine: Any, blas: Any, python: tuple[int, ...] = sys.version_info[:2]) -> list[Advice]:
@@ -64,8 +66,12 @@ def advice(machine: Any, blas: Any, python: tuple[int, ...] = sys.version_info[:
     if machine.mlx is None:
         found.append(Advice(f"MLX cannot be used: {machine.mlx_error}", _install(machine), broken=True))
     if machine.rosetta:
-        found.append(Advice("this Python is an Intel one, translated by Rosetta; MLX has none for it",
-                            "install an arm64 Python (`uv python install 3.12`, or python.org's universal one) and tinymlx into it"))  # fmt: skip
+        found.append(
+            Advice(
+                "this Python is an Intel one, translated by Rosetta; MLX has none for it",
+                "install an arm64 Python (`uv python install 3.12`, or python.org's universal one) and tinymlx into it",
+            )
+        )
     if machine.system == "Darwin" and not machine.rosetta and machine.architecture == "x86_64":
         found.append(Advice("MLX does not run on Intel Macs", "use a Mac with an Apple chip, or Linux"))
     if machine.system == "Darwin" and _macos(machine.release) < LEAST_MACOS:
@@ -74,17 +80,28 @@ def advice(machine: Any, blas: Any, python: tuple[int, ...] = sys.version_info[:
         found.append(Advice(f"Python {machine.python} is too old", "use Python 3.11 or later"))
     if len(machine.wheels) > 1:
         names = " and ".join(machine.wheels)
-        found.append(Advice(f"{names} are both installed and overwrite each other's files",
-                            f"python -m pip uninstall {' '.join(machine.wheels)} mlx, then {_install(machine)}"))  # fmt: skip
+        found.append(
+            Advice(
+                f"{names} are both installed and overwrite each other's files",
+                f"python -m pip uninstall {' '.join(machine.wheels)} mlx, then {_install(machine)}",
+            )
+        )
     if machine.gpu and machine.backend == "cpu":
         if any("cuda" in wheel for wheel in machine.wheels):
-            found.append(Advice(f"MLX does not use the {machine.gpu}", "check its driver with nvidia-smi; CUDA 12 needs 525 or later"))
+            found.append(
+                Advice(
+                    f"MLX does not use the {machine.gpu}",
+                    "check its driver with nvidia-smi; CUDA 12 needs 525 or later",
+                )
+            )
         else:
             found.append(Advice(f"MLX's CPU wheel leaves the {machine.gpu} idle", _install(machine)))
     if machine.backend == "cpu" and not blas.fast:
-        found.append(Advice(f"matrix products are 20 to 40 times slower than they could be: {blas.why_not}", blas.next_act))
+        found.append(Advice(f"matrix products are 20 to 40 times slower than need be: {blas.why_not}", blas.next_act))
     if not machine.measured:
-        found.append(Advice("this machine has not been measured", "run `tinymlx bench`, half a minute, for better predictions"))
+        found.append(
+            Advice("this machine has not been measured", "run `tinymlx bench` (half a minute) for better predictions")
+        )
     return found
 
 
@@ -100,14 +117,14 @@ def _macos(release: str) -> int:
     return int(major) if major.isdigit() else LEAST_MACOS
 
 
-# What runs ---------------------------------------------------------------------------------------------------------------------------
+# What runs ------------------------------------------------------------------------------------------------------------
 
 
 def ranking(machine: Any) -> list[dict[str, Any]]:
     """Every official Qwen3 in every packing, the fastest first and those that do not fit last.
 
-    Keys: model, packing, repository, weight_bytes, bytes_per_token, tokens_per_s_at_most and likely_tokens_per_s (None where no bandwidth
-    is known), max_context (0: does not fit), command (None then).
+    Keys: model, packing, repository, weight_bytes, bytes_per_token, tokens_per_s_at_most and likely_tokens_per_s (None
+    where no bandwidth is known), max_context (0: does not fit), command (None then).
     """
     from tinymlx.memory import plan, sizes
 
@@ -121,33 +138,43 @@ def ranking(machine: Any) -> list[dict[str, Any]]:
             read = sizes.bytes_per_token(size, packing, float_bytes)
             matvec = machine.measured.get(f"matvec_{packing if bits else 'dense'}_gb_s")
             context = plan.max_context(limit, most=sizes.CONTEXT, **request)
+            fits = context >= plan.TOO_SHORT
             likely = bandwidth and sizes.likely_tokens_per_s(size, packing, read, bandwidth, backend, matvec)
-            rows.append({
-                "model": size.name,
-                "packing": packing,
-                "repository": sizes.repository(size, packing),
-                "weight_bytes": request["weight_bytes"],
-                "bytes_per_token": read,
-                "tokens_per_s_at_most": bandwidth and sizes.most_tokens_per_s(read, bandwidth),
-                "likely_tokens_per_s": likely,
-                "max_context": context if context >= plan.TOO_SHORT else 0,
-                "command": f"tinymlx chat --model {sizes.repository(size, packing)}" if context >= plan.TOO_SHORT else None,
-            })  # fmt: skip
-    return sorted(rows, key=lambda row: (not row["max_context"], -(row["likely_tokens_per_s"] or 0), row["bytes_per_token"]))
+            rows.append(
+                {
+                    "model": size.name,
+                    "packing": packing,
+                    "repository": sizes.repository(size, packing),
+                    "weight_bytes": request["weight_bytes"],
+                    "bytes_per_token": read,
+                    "tokens_per_s_at_most": bandwidth and sizes.most_tokens_per_s(read, bandwidth),
+                    "likely_tokens_per_s": likely,
+                    "max_context": context if fits else 0,
+                    "command": f"tinymlx chat --model {sizes.repository(size, packing)}" if fits else None,
+                }
+            )
+
+    def place(row: dict[str, Any]) -> tuple:
+        return not row["max_context"], -(row["likely_tokens_per_s"] or 0), row["bytes_per_token"]
+
+    return sorted(rows, key=place)
 
 
 def worth_showing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every size in 4 bits, and the wider packings that fit and are not a torment."""
     return [
-        row for row in rows
+        row
+        for row in rows
         if row["packing"] == "4bit" or (row["max_context"] and (row["likely_tokens_per_s"] or SENSIBLE) >= SENSIBLE)
-    ]  # fmt: skip
+    ]
 
 
-# Saying so ---------------------------------------------------------------------------------------------------------------------------
+# Saying so ------------------------------------------------------------------------------------------------------------
 
 
-def _report(machine: Any, blas: Any, compiler: str | None, models: list | None, notes: list[Advice], rows: list[dict]) -> dict:
+def _report(
+    machine: Any, blas: Any, compiler: str | None, models: list | None, notes: list[Advice], rows: list[dict]
+) -> dict:
     from tinymlx import __version__
     from tinymlx.memory import plan
 
@@ -211,7 +238,9 @@ def _bandwidth(machine: Any) -> str:
     return told or "unknown; `tinymlx bench` measures it"
 
 
-def _show(machine: Any, blas: Any, compiler: str | None, models: list | None, notes: list[Advice], rows: list[dict]) -> None:
+def _show(
+    machine: Any, blas: Any, compiler: str | None, models: list | None, notes: list[Advice], rows: list[dict]
+) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -241,7 +270,8 @@ def _show(machine: Any, blas: Any, compiler: str | None, models: list | None, no
         table.columns[column].justify = "right"
     table.columns[4].overflow = "fold"
     for row in worth_showing(rows):
-        speeds = [_speed(row[key]) if row["max_context"] else "" for key in ("tokens_per_s_at_most", "likely_tokens_per_s")]
+        keys = ("tokens_per_s_at_most", "likely_tokens_per_s")
+        speeds = [_speed(row[key]) if row["max_context"] else "" for key in keys]
         context = str(row["max_context"]) if row["max_context"] else "too big"
         table.add_row(gigabytes(row["weight_bytes"]), *speeds, context, row["command"] or row["repository"])
     console.print(table)
@@ -257,10 +287,13 @@ def _speed(tokens_per_s: float | None) -> str:
 
 def explanation(machine: Any) -> list[str]:
     """How the ranking was made, for this back end."""
-    lines = ["At most: bandwidth over the bytes of weights that a token reads, for a short context. Context: what fits, up to 40960 tokens."]
+    lines = [
+        "At most: bandwidth over the bytes of weights that a token reads, for a short context.",
+        "Context: what fits, up to 40960 tokens.",
+    ]
     backend = expected_backend(machine)
     basis = {
-        "metal": "other people's figures for mlx-lm on M3 and M4 chips; within a quarter of those",
+        "metal": "other people's figures for mlx-lm on M3 and M4 chips; within 35 % of those",
         "cuda": "runs of mlx-lm on one H200; within a third of those",
         "cpu": "runs of MLX on two x86 cores",
     }[backend]
@@ -268,5 +301,7 @@ def explanation(machine: Any) -> list[str]:
         basis = "the matvec that `tinymlx bench` measured here"
     lines.append(f"Likely: a guess from {basis}.")
     if backend == "cpu":
-        lines.append("On a CPU MLX unpacks 4- and 8-bit weights in one thread without vector instructions, so these fall far short of at most.")
+        lines.append(
+            "On a CPU MLX unpacks 4- and 8-bit weights in one thread without vector instructions: hence the gap."
+        )
     return lines

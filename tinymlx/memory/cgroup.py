@@ -24,9 +24,10 @@ def memory() -> tuple[int, int, bool]:
 def group_memory(root: Path = ROOT, membership: Path = MEMBERSHIP) -> tuple[int, int] | None:
     """(least limit, least free) bytes over the control groups around this process, None where none is limited.
 
-    Versions 1 and 2 (Linux, Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst). A parent's limit binds too, so every level
-    up to the root is read. Inside a container the path in `membership` is often the host's and absent here; then the root is the
-    container's own group. Page cache that the kernel can drop is counted as used there and as free here.
+    Versions 1 and 2 (Linux, Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst). A parent's limit binds
+    too, so every level up to the root is read. Inside a container the path in `membership` is often the host's and
+    absent here; then the root is the container's own group. Page cache that the kernel can drop is counted as used
+    there and as free here.
     """
     limits, free = [], []
     for version, group in _groups(root, membership, "memory"):

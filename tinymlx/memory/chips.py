@@ -1,9 +1,10 @@
 """Memory bandwidth that chip makers publish, GB/s (10^9 bytes a second).
 
-Sources: Apple's newsroom posts and technical specifications, one for each chip generation, as also tabulated by Ars Technica ("Apple's M4,
-M4 Pro, and M4 Max compared to past generations", November 2024), by the "Physical limit" table in ggml-org/llama.cpp pull request 1642
-(M1 and M2) and, for M5 Pro and M5 Max (March 2026), by lowyat.net/2026/385170. NVIDIA's from its data sheets. Makers round: an M3 Pro
-is sold as 150 and computes to 153.6. None of these was measured by us but the H200, where a plain copy moves 4,300.
+Sources: Apple's newsroom posts and technical specifications, one for each chip generation, as also tabulated by Ars
+Technica ("Apple's M4, M4 Pro, and M4 Max compared to past generations", November 2024), by the "Physical limit" table
+in ggml-org/llama.cpp pull request 1642 (M1 and M2) and, for M5 Pro and M5 Max (March 2026), by lowyat.net/2026/385170.
+NVIDIA's from its data sheets. Makers round: an M3 Pro is sold as 150 and computes to 153.6. None of these was measured
+by us but the H200, where a plain copy moves 4,300.
 """
 
 import re
@@ -16,7 +17,8 @@ _APPLE = {
     "M5": 153, "M5 Pro": 307, "M5 Max": 614,
 }  # fmt: skip
 
-# Chips sold under one name with fewer GPU cores also have fewer memory channels: (GPU cores of the full chip, GB/s of the smaller one).
+# Chips sold under one name with fewer GPU cores also have fewer memory channels: (GPU cores of the full chip, GB/s of
+# the smaller one).
 _APPLE_CUT = {"M3 Max": (40, 300), "M4 Max": (40, 410), "M5 Max": (40, 460)}
 
 # The first pattern that is found in the device's name wins, so the longer name of a pair stands first.
@@ -44,7 +46,8 @@ def apple_bandwidth(chip: str, gpu_cores: int | None = None) -> float | None:
     >>> apple_bandwidth("Apple M4 Max", 40), apple_bandwidth("Apple M4 Max", 32), apple_bandwidth("Apple M4 Max")
     (546.0, 410.0, 410.0)
 
-    Where two versions share a name and `gpu_cores` is unknown, the slower one is given: a prediction had better be too low.
+    Where two versions share a name and `gpu_cores` is unknown, the slower one is given: a prediction had better be too
+    low.
     """
     name = chip.removeprefix("Apple ").strip()
     if name not in _APPLE:
@@ -59,8 +62,8 @@ def apple_bandwidth(chip: str, gpu_cores: int | None = None) -> float | None:
 def nvidia_bandwidth(gpu: str) -> float | None:
     """GB/s of an NVIDIA card by the name its driver gives, None for one that is not in the table.
 
-    >>> nvidia_bandwidth("NVIDIA H200"), nvidia_bandwidth("NVIDIA L40S"), nvidia_bandwidth("NVIDIA GeForce RTX 4090 Laptop GPU")
-    (4800.0, 864.0, None)
+    >>> nvidia_bandwidth("NVIDIA H200"), nvidia_bandwidth("NVIDIA GeForce RTX 4090 Laptop GPU")
+    (4800.0, None)
 
     A slice of a card (MIG) and a laptop's namesake have less than the card, and how much the name does not say.
     """
@@ -73,5 +76,7 @@ def nvidia_bandwidth(gpu: str) -> float | None:
 
 
 def published_bandwidth(chip: str, gpu: str | None, gpu_cores: int | None) -> float | None:
-    """GB/s of the memory that the model would be read from: the card's if there is one, else the Apple chip's, else None."""
+    """GB/s of the memory that the model would be read from: the card's if there is one, else the Apple chip's, else
+    None.
+    """
     return nvidia_bandwidth(gpu) if gpu and "NVIDIA" in gpu else apple_bandwidth(chip, gpu_cores)

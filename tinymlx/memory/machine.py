@@ -16,16 +16,19 @@ from tinymlx.memory import measured
 from tinymlx.memory.cgroup import memory, usable_cores
 from tinymlx.memory.chips import published_bandwidth
 
-WHEELS = ("mlx-metal", "mlx-cuda-12", "mlx-cuda-13", "mlx-cpu")  # the distributions that bring MLX's library, one for each back end
+# The distributions that bring MLX's library, one for each back end.
+WHEELS = ("mlx-metal", "mlx-cuda-12", "mlx-cuda-13", "mlx-cpu")
 PROBE_TIMEOUT_S = 60  # a first import from a cold disk has taken 20 s
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts only; what follows from them is in `plan` and in `tinymlx doctor`. Sizes in bytes, bandwidths in GB/s (10^9 bytes)."""
+    """Facts only; what follows from them is in `plan` and in `tinymlx doctor`. Sizes in bytes, bandwidths in GB/s
+    (10^9 bytes).
+    """
 
     system: str
-    """"Darwin" or "Linux", as platform.system() says."""
+    """platform.system(): "Darwin" or "Linux"."""
     release: str
     """For people: "macOS 15.1", "Debian GNU/Linux 12"."""
     architecture: str
@@ -53,7 +56,7 @@ class Machine:
     wheels: tuple[str, ...] = ()
     """Installed ones of WHEELS, of which there must be one: two overwrite each other's files."""
     backend: str | None = None
-    """"metal", "cuda" or "cpu": what MLX computes on here."""
+    """What MLX computes on here: "metal", "cuda" or "cpu"."""
     device: Mapping[str, str | int] = field(default_factory=dict)
     """mx.device_info()."""
     published_gb_s: float | None = None
@@ -73,8 +76,8 @@ class Machine:
 def inspect(*, isolated: bool = True) -> Machine:
     """Look at this machine.
 
-    MLX is asked in a child process (half a second) unless this process has imported it already or `isolated` is False: an MLX that
-    kills its process, as one built for another macOS or processor does, must not kill `tinymlx doctor`.
+    MLX is asked in a child process (half a second) unless this process has imported it already or `isolated` is False:
+    an MLX that kills its process, as one built for another macOS or processor does, must not kill `tinymlx doctor`.
     """
     total, available, in_container = memory()
     mlx = probe_mlx() if isolated and "mlx.core" not in sys.modules else _describe_mlx_here()
@@ -107,16 +110,21 @@ def measured_bandwidth() -> float | None:
 
 
 def save_measurements(rates: Mapping[str, float]) -> Path:
-    """Keep the rates of `tinymlx bench`, keys measured.KEYS, for this machine. Returns the file; raises OSError if it cannot be written."""
+    """Keep the rates of `tinymlx bench`, keys measured.KEYS, for this machine. Returns the file; raises OSError if it
+    cannot be written.
+    """
     return measured.save(fingerprint(), rates)
 
 
 def fingerprint() -> str:
-    """Names a machine and back end among those that share a home folder. Nothing personal in it, and no MLX needed for it."""
-    return " | ".join(str(part) for part in (chip_name(), nvidia_gpu() or gpu_cores() or "", usable_cores(), "+".join(installed_wheels())))
+    """Names a machine and back end among those that share a home folder. Nothing personal in it, and no MLX needed for
+    it.
+    """
+    parts = chip_name(), nvidia_gpu() or gpu_cores() or "", usable_cores(), "+".join(installed_wheels())
+    return " | ".join(str(part) for part in parts)
 
 
-# MLX ---------------------------------------------------------------------------------------------------------------------------------
+# MLX ------------------------------------------------------------------------------------------------------------------
 
 
 def installed_wheels() -> tuple[str, ...]:
@@ -130,7 +138,9 @@ def installed_wheels() -> tuple[str, ...]:
 
 
 def describe_mlx() -> dict:
-    """{"version", "backend", "device"} of the MLX in this process. Imports it and computes 1 + 1; raises what that raises."""
+    """{"version", "backend", "device"} of the MLX in this process. Imports it and computes 1 + 1; raises what that
+    raises.
+    """
     import mlx.core as mx
 
     mx.eval(mx.ones(1) + 1)
@@ -151,7 +161,9 @@ def probe_mlx(python: str = sys.executable) -> dict:
     code = "import json; from tinymlx.memory import machine; print(json.dumps(machine.describe_mlx()))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
-        child = subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
+        child = subprocess.run(
+            [python, "-c", code], env=environment, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"importing MLX took more than {PROBE_TIMEOUT_S} s"}
     if child.returncode < 0:
@@ -165,7 +177,7 @@ def _one_line(error: object) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-# Chip and system ---------------------------------------------------------------------------------------------------------------------
+# Chip and system ------------------------------------------------------------------------------------------------------
 
 
 def sysctl(name: str) -> str:
@@ -186,7 +198,7 @@ def under_rosetta() -> bool:
 
 
 def chip_name(cpuinfo: Path = Path("/proc/cpuinfo"), model: Path = Path("/sys/firmware/devicetree/base/model")) -> str:
-    """"Apple M4 Max", "AMD EPYC 9554 64-Core Processor", or the bare architecture where nothing says more."""
+    """As in "Apple M4 Max", "AMD EPYC 9554 64-Core Processor"; the bare architecture where nothing says more."""
     if brand := sysctl("machdep.cpu.brand_string"):
         return brand
     with contextlib.suppress(OSError):
@@ -208,7 +220,9 @@ def nvidia_gpu(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> str | None:
 
 def gpu_cores() -> int | None:
     """GPU cores of an Apple chip: one name is sold with different numbers of them, and with different bandwidths."""
-    return parse_ioreg(_output(["/usr/sbin/ioreg", "-rd1", "-c", "AGXAccelerator"])) if platform.system() == "Darwin" else None
+    if platform.system() != "Darwin":
+        return None
+    return parse_ioreg(_output(["/usr/sbin/ioreg", "-rd1", "-c", "AGXAccelerator"]))
 
 
 def parse_ioreg(text: str) -> int | None:

@@ -8,7 +8,15 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-KEYS = ("read_gb_s", "copy_gb_s", "scale_gb_s", "matmul_tflop_s", "matvec_4bit_gb_s", "matvec_8bit_gb_s", "matvec_dense_gb_s")
+KEYS = (
+    "read_gb_s",
+    "copy_gb_s",
+    "scale_gb_s",
+    "matmul_tflop_s",
+    "matvec_4bit_gb_s",
+    "matvec_8bit_gb_s",
+    "matvec_dense_gb_s",
+)
 
 
 def load(fingerprint: str) -> dict[str, float]:
@@ -22,11 +30,11 @@ def save(fingerprint: str, measured: Mapping[str, float]) -> Path:
     path = file()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     content = json.dumps(_stored() | {fingerprint: {key: measured[key] for key in KEYS if key in measured}}, indent=1)
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600; renamed whole, so that no reader sees half
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
     try:
         with os.fdopen(handle, "w") as stream:
             stream.write(content)
-        os.replace(partial, path)
+        os.replace(partial, path)  # whole, so that no reader sees half
     except OSError:
         os.unlink(partial)
         raise
@@ -36,7 +44,8 @@ def save(fingerprint: str, measured: Mapping[str, float]) -> Path:
 def file() -> Path:
     home = Path.home() / ("Library/Caches" if platform.system() == "Darwin" else ".cache")
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else home) / "tinymlx" / "bench.json"  # the XDG specification ignores a relative one
+    # The XDG specification ignores a relative base.
+    return (Path(base) if os.path.isabs(base) else home) / "tinymlx" / "bench.json"
 
 
 def _stored() -> dict:

@@ -1,8 +1,10 @@
-"""How much memory a model will take, predicted from its shape before anything is read, and held against what the machine can give.
+"""How much memory a model will take, predicted from its shape before anything is read, and held against what the
+machine can give.
 
     peak = weights + K/V of the whole context + temporaries of one prefill chunk
 
-Weights are what `tinymlx.models` will hold (a CPU keeps unquantised ones and scales in float32), not the size of the files.
+Weights are what `tinymlx.models` will hold (a CPU keeps unquantised ones and scales in float32), not the size of the
+files.
 """
 
 import contextlib
@@ -21,10 +23,12 @@ SPARE_CACHE = 256 * 2**20  # bytes of freed buffers that MLX may keep for reuse 
 
 @dataclass(frozen=True)
 class Temporaries:
-    """How many copies of a chunk's arrays MLX holds at once. It enqueues a layer's operations ahead, so these are more than algebra needs.
+    """How many copies of a chunk's arrays MLX holds at once. It enqueues a layer's operations ahead, so these are more
+    than algebra needs.
 
-    Those of the CPU are fitted to mx.get_peak_memory over random models of 2 to 28 layers, MLX 0.32.4; tests/test_memory.py runs some
-    again. Those of Metal and CUDA are not fitted: the CPU's with a margin, as if attention were not fused.
+    Those of the CPU are fitted to mx.get_peak_memory over random models of 2 to 28 layers, MLX 0.32.4;
+    tests/test_memory.py runs some again. Those of Metal and CUDA are not fitted: the CPU's with a margin, as if
+    attention were not fused.
     """
 
     scores: float
@@ -36,7 +40,9 @@ class Temporaries:
     mlp: float
     """Of the chunk's [chunk, intermediate]."""
     unpacked: float
-    """Of one [hidden, intermediate] weight in float32 where a quantised weight is unpacked before a long matmul; 0 where it is not."""
+    """Of one [hidden, intermediate] weight in float32 where a quantised weight is unpacked before a long matmul; 0
+    where it is not.
+    """
     fresh: float = 4.0
     """Of the chunk's new K/V of all layers, while they are stacked, transposed and written to the pool."""
 
@@ -92,11 +98,13 @@ def plan(
 ) -> Plan:
     """Predict the peak of `batch` requests of `context` tokens each, prompt and answer together.
 
-    Qwen3-4B's cache in bfloat16 is 2 * 36 layers * 8 heads * 128 * 2 bytes = 144 KiB a token, rounded up to pages of 16 tokens.
+    Qwen3-4B's cache in bfloat16 is 2 * 36 layers * 8 heads * 128 * 2 bytes = 144 KiB a token, rounded up to pages of
+    16 tokens.
 
-    num_heads: query heads, default hidden_size / head_dim. intermediate_size: of a mixture of experts, the chosen experts' together.
-    quantized: whether weights are packed. backend: "cpu", "metal" or "cuda". growing: whether the pool starts small and is copied into
-    one twice its size whenever it is full (PagePool.grow), which for a moment holds the cache twice.
+    num_heads: query heads, default hidden_size / head_dim. intermediate_size: of a mixture of experts, the chosen
+    experts' together. quantized: whether weights are packed. backend: "cpu", "metal" or "cuda". growing: whether the
+    pool starts small and is copied into one twice its size whenever it is full (PagePool.grow), which for a moment
+    holds the cache twice.
     """
     request = {name: value for name, value in locals().items() if name != "context"}
     held = TEMPORARIES[backend]
@@ -127,8 +135,9 @@ def plan(
 def limit_bytes(machine: Machine) -> int:
     """Bytes that a model may take on this machine.
 
-    Metal: what the system lets the GPU keep resident (max_recommended_working_set_size); beyond it macOS swaps or kills. CUDA: the card's
-    free memory, less a twentieth for cuBLAS and fragments. CPU: available memory, less a twentieth for everybody else.
+    Metal: what the system lets the GPU keep resident (max_recommended_working_set_size); beyond it macOS swaps or
+    kills. CUDA: the card's free memory, less a twentieth for cuBLAS and fragments. CPU: available memory, less a
+    twentieth for everybody else.
     """
     device = machine.device
     if machine.backend == "metal" or (machine.backend is None and machine.system == "Darwin"):
@@ -140,7 +149,8 @@ def limit_bytes(machine: Machine) -> int:
 
 
 def max_context(limit: int, *, most: int, **request: Any) -> int:
-    """The longest context, at most `most` tokens and a multiple of a page unless it is `most`, whose plan fits in `limit`; 0 if none.
+    """The longest context, at most `most` tokens and a multiple of a page unless it is `most`, whose plan fits in
+    `limit`; 0 if none.
 
     request: arguments of `plan` without context.
     """
@@ -185,9 +195,9 @@ def fit(limit: int, *, most: int, wanted: int | None = None, **request: Any) -> 
 def apply_limits(chosen: Plan, machine: Machine, mx: Any = None) -> dict[str, int]:
     """Tell MLX what the plan allows. Returns what was set: "wired_limit" (Metal only) and "cache_limit", bytes.
 
-    Wired memory is not swapped out between two answers. Asking for more than the system's own limit raises, so never more than that.
-    Freed buffers kept for reuse are those of the plan's temporaries, and a little more where there is room. `mx`: mlx.core, or a
-    stand-in for it.
+    Wired memory is not swapped out between two answers. Asking for more than the system's own limit raises, so never
+    more than that. Freed buffers kept for reuse are those of the plan's temporaries, and a little more where there is
+    room. `mx`: mlx.core, or a stand-in for it.
     """
     if mx is None:
         import mlx.core as mx

@@ -1,6 +1,7 @@
 """The official Qwen3 models: their shapes, and from those the bytes they take and the pace a bandwidth allows.
 
-Shapes are those of the config.json files under huggingface.co/Qwen (Qwen3 Technical Report, arXiv:2505.09388, tables 1 and 2).
+Shapes are those of the config.json files under huggingface.co/Qwen (Qwen3 Technical Report, arXiv:2505.09388, tables 1
+and 2).
 """
 
 from typing import NamedTuple
@@ -57,14 +58,18 @@ def bytes_per_weight(packing: str, float_bytes: int = 2) -> float:
 
 
 def weight_bytes(size: Size, packing: str, float_bytes: int = 2) -> int:
-    """Bytes in memory. float_bytes: of a scale or an unquantised weight; 4 on a CPU, where tinymlx computes in float32."""
+    """Bytes in memory. float_bytes: of a scale or an unquantised weight; 4 on a CPU, where tinymlx computes in
+    float32.
+    """
     weights = matmul_weights(size, size.experts) + (0 if size.tied else VOCAB * size.hidden)
     norms = size.layers * 2 * (size.hidden + HEAD_DIM) + size.hidden
     return round(weights * bytes_per_weight(packing, float_bytes) + norms * float_bytes)
 
 
 def bytes_per_token(size: Size, packing: str, float_bytes: int = 2) -> int:
-    """Bytes of weights that decoding one token reads: of experts only the chosen, of an untied embedding nothing to speak of."""
+    """Bytes of weights that decoding one token reads: of experts only the chosen, of an untied embedding nothing to
+    speak of.
+    """
     return round(matmul_weights(size, size.chosen_experts) * bytes_per_weight(packing, float_bytes))
 
 
@@ -98,7 +103,9 @@ def plan_request(size: Size, packing: str, backend: str) -> dict:
 
 
 class Pace(NamedTuple):
-    """Where decoding falls short of bandwidth: a matvec reads slower than a plain read, and every layer costs time whatever its size."""
+    """Where decoding falls short of bandwidth: a matvec reads slower than a plain read, and every layer costs time
+    whatever its size.
+    """
 
     shares: dict[str, float]
     """Packing -> share of the memory bandwidth at which a large matvec reads weights."""
@@ -106,9 +113,9 @@ class Pace(NamedTuple):
     expert_layer_s: float
 
 
-# Metal: fitted to other people's mlx-lm and course figures on M4 Pro, M4 Max and M3 Ultra, which it meets within a quarter; nothing was
-# run on a Mac by us. CUDA: our runs of mlx-lm on an H200, within a third. CPU: our runs of MLX 0.32.4 on two x86 cores, where packed
-# weights are unpacked in one thread without vector instructions.
+# Metal: fitted to other people's mlx-lm and course figures on M4 Pro, M4 Max and M3 Ultra, which it meets within
+# 35 %; nothing was run on a Mac by us. CUDA: our runs of mlx-lm on an H200, within a third. CPU: our runs of MLX
+# 0.32.4 on two x86 cores, where packed weights are unpacked in one thread without vector instructions.
 PACES = {
     "metal": Pace({"4bit": 0.8, "8bit": 0.8, "bf16": 0.8}, 50e-6, 100e-6),
     "cuda": Pace({"4bit": 0.2, "8bit": 0.35, "bf16": 0.73}, 120e-6, 200e-6),
@@ -121,8 +128,12 @@ def most_tokens_per_s(read_bytes: int, gb_s: float) -> float:
     return gb_s * 1e9 / read_bytes
 
 
-def likely_tokens_per_s(size: Size, packing: str, read_bytes: int, gb_s: float, backend: str, matvec_gb_s: float | None = None) -> float:
-    """A guess by PACES, or by the rate at which `tinymlx bench` saw a matvec of this packing read here, at a short context."""
+def likely_tokens_per_s(
+    size: Size, packing: str, read_bytes: int, gb_s: float, backend: str, matvec_gb_s: float | None = None
+) -> float:
+    """A guess by PACES, or by the rate at which `tinymlx bench` saw a matvec of this packing read here, at a short
+    context.
+    """
     pace = PACES[backend]
     rate = matvec_gb_s or gb_s * pace.shares[packing]
     layer_s = pace.expert_layer_s if size.experts else pace.layer_s
