@@ -136,6 +136,16 @@ def test_what_a_stop_string_held_back_is_not_lost(model):
     assert "".join(c.text for c in chunks) == "".join(f"<{token}>" for token in want)
 
 
+def test_a_stop_string_that_the_end_decides_is_a_stop(model):
+    """The short one lies inside the beginning of a longer one, which the answer's end rules out."""
+    want = greedy(model, PROMPT, 3)
+    short, longer = f"<{want[2]}>", f"{want[1]}><{want[2]}>never"
+    session = Session(model, Letters())
+    chunks = list(session.stream(PROMPT, SamplingParams(max_tokens=3, stop=(short, longer))))
+    assert "".join(c.text for c in chunks) == f"<{want[0]}><{want[1]}>"
+    assert chunks[-1].finish_reason == "stop"
+
+
 def test_stopping_in_prefill_keeps_what_is_computed(model):
     session = Session(model, Letters(), prefill_step_size=5)
 

@@ -162,11 +162,10 @@ class Session:
             if upcoming is not None:
                 self._tokens[-1] = token
             ended = token in self.eos_token_ids and not params.ignore_eos
-            text, stopped = stops.add("" if ended else detokenizer.add(token))
-            if (ended or last) and not stopped:
-                rest, stopped = stops.add(detokenizer.finish())
-                text += rest if stopped else rest + stops.finish()
-            finish = "stop" if ended or stopped else "length" if last else None
+            text, _ = stops.add("" if ended else detokenizer.add(token))
+            if ended or last:
+                text += stops.add(detokenizer.finish())[0] + stops.finish()
+            finish = "stop" if ended or stops.stopped else "length" if last else None
             chunk = Chunk(text, token, logprob, top_logprobs, finish)
             if finish is None and upcoming is None:
                 upcoming, history = self._enqueue(sampler, draw, position, history, token)
