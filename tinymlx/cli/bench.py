@@ -137,12 +137,13 @@ def _show(machine: Any, blas: str | None, measured: list, roof: Any, works: list
         f"d, p: the roof over decode (at {roofline.CONTEXT} tokens) and prefill (of {roofline.CHUNK}).\n"
         f"4, 8, f: the matvec measured here, 4 and 8 bits (group {GROUP}) and unquantised.\n"
     )
-    table = Table("4-bit", "decode tok/s, at most", "prefill tok/s, at most", "bound by", box=None, pad_edge=False)
-    for column in (1, 2):
+    console.print("4 bits, at most:")
+    table = Table("", "decode tok/s", "bound by", "prefill tok/s", "bound by", box=None, pad_edge=False)
+    for column in (1, 3):
         table.columns[column].justify = "right"
     for decode, prefill in zip(works[::2], works[1::2]):
-        bounds = f"{decode.bound_by} / {prefill.bound_by}"
-        table.add_row(decode.model, _speed(decode.tokens_per_s), _speed(prefill.tokens_per_s), bounds)
+        speeds = (_speed(decode.tokens_per_s), decode.bound_by, _speed(prefill.tokens_per_s), prefill.bound_by)
+        table.add_row(decode.model, *speeds)
     console.print(table)
     if any(rate.best > NOISY * rate.median for _, rate in measured):
         console.print("\nSome best trials were much faster than the median: other programs are running.")
