@@ -50,7 +50,7 @@ class Temporaries:
 TEMPORARIES = {
     "cpu": Temporaries(scores=1.0, gathered=2.0, projections=6.5, mlp=8.5, unpacked=6.0),
     "metal": Temporaries(scores=1.0, gathered=3.0, projections=8.0, mlp=8.5, unpacked=0.0),
-    "cuda": Temporaries(scores=1.0, gathered=3.0, projections=8.0, mlp=8.5, unpacked=1.0),
+    "cuda": Temporaries(scores=1.0, gathered=3.0, projections=8.0, mlp=8.5, unpacked=1.0, workspace=16 * 2**20),
 }
 
 
@@ -128,7 +128,7 @@ def plan(
 
     forward = fresh + hidden + max(attention, mlp)
     growth = kv_bytes + fresh if growing and slots > FIRST_POOL_TOKENS else 0
-    temporary = int(max(forward, held.fresh * fresh, growth)) + logits
+    temporary = int(max(forward, held.fresh * fresh, growth)) + logits + held.workspace
     return Plan(weight_bytes, kv_bytes, temporary, context, batch, request)
 
 
