@@ -113,7 +113,10 @@ CASES: dict[str, Case] = {
     "moe": _moe(seed=3),
     "moe_not_normalised": _moe(norm_topk_prob=False, seed=1),
     "moe_one_expert": _moe(num_experts_per_tok=1, num_experts=5, seed=2),
-    "moe_sparse_step": _moe(num_hidden_layers=3, decoder_sparse_step=2, seed=2),
+    # Eleven experts: by name number 10 comes before number 2.
+    "moe_sparse_step": _moe(
+        num_hidden_layers=3, decoder_sparse_step=2, num_experts=11, num_experts_per_tok=3, intermediate_size=96, seed=1
+    ),
     "moe_mlp_only_layers": _moe(num_hidden_layers=3, mlp_only_layers=[1], attention_bias=True),
     "moe_yarn": _moe(rope_scaling={"rope_type": "yarn"} | YARN, tie_word_embeddings=True),
     "moe_sliding_window": _moe(use_sliding_window=True, sliding_window=5),  # no max_window_layers here: every layer
