@@ -176,7 +176,8 @@ def write_checkpoint(folder: Path, *, model_type: str = "qwen3", seed: int = 0, 
 def quantized_weights(weights: dict[str, np.ndarray], quantization: dict) -> dict:
     """`weights` as an mlx-community checkpoint holds them: linear layers and the embedding packed by `mx.quantize`.
 
-    quantization: the config's entry with "group_size", "bits" and "mode", and for some modules a dict of these or False.
+    quantization: the config's entry with "group_size", "bits" and "mode", and for some modules a dict of these or
+    False.
     A dict without a mode means affine, whatever the others have. Experts are stacked under `switch_mlp`, as there.
     Returns arrays of MLX.
     """
