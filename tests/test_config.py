@@ -36,6 +36,7 @@ def test_rope_in_both_places_and_under_both_names():
     new = read(rope_theta=Absent, rope_parameters={"rope_type": "yarn", "rope_theta": 5e5, **yarn})
     assert old.rope_theta == new.rope_theta == 5e5
     assert old.rope_scaling["rope_type"] == new.rope_scaling["rope_type"] == "yarn"
+    assert read(rope_theta=1e4, rope_parameters={"rope_theta": 5e5}).rope_theta == 5e5  # as in transformers
     assert read(rope_scaling={"rope_type": "default"}).rope_scaling is None
     assert read(rope_scaling={"rope_type": "yarn", "factor": 2.0}).rope_scaling["original_max_position_embeddings"] == 512
 

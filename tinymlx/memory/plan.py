@@ -45,6 +45,8 @@ class Temporaries:
     """
     fresh: float = 4.0
     """Of the chunk's new K/V of all layers, while they are stacked, transposed and written to the pool."""
+    workspace: int = 0
+    """Bytes that the back end's libraries take whatever the model (on an H200 6 to 13 MB beyond the plan of tiny models)."""
 
 
 TEMPORARIES = {

@@ -165,7 +165,7 @@ class _Reader:
         scaling = self.raw.get("rope_scaling") or parameters
         if not isinstance(parameters, Mapping) or not isinstance(scaling, Mapping):
             raise self.fail("rope_scaling and rope_parameters must be JSON objects")
-        theta = self.raw.get("rope_theta", parameters.get("rope_theta", scaling.get("rope_theta", 10000.0)))
+        theta = parameters.get("rope_theta", scaling.get("rope_theta", self.raw.get("rope_theta", 10000.0)))  # the inner one wins
         if isinstance(theta, bool) or not isinstance(theta, int | float):
             raise self.fail(f"rope_theta is {theta!r}, not a number")
         kind = scaling.get("rope_type", scaling.get("type", "default"))
@@ -201,7 +201,8 @@ class _Reader:
         if window < 1:
             raise self.fail(f"sliding_window is {window}; at least 1 is needed")
         if kinds is None:
-            first = self.integer("max_window_layers", 28)
+            # transformers windows every layer of a mixture: Qwen3MoeConfig knows no max_window_layers.
+            first = 0 if self.raw["model_type"] == "qwen3_moe" else self.integer("max_window_layers", 28)
             kinds = ["sliding_attention" if layer >= first else "full_attention" for layer in range(layers)]
         if not isinstance(kinds, list) or len(kinds) != layers:
             raise self.fail(f"layer_types must list {layers} layers")

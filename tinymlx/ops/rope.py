@@ -51,7 +51,7 @@ def _yarn(plain: np.ndarray, head_dim: int, theta: float, scaling: Mapping) -> t
     if scaling.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
-    stretched = np.clip((np.arange(head_dim // 2) - low) / max(high - low, 1e-3), 0.0, 1.0)
+    stretched = np.clip((np.arange(head_dim // 2) - low) / (high - low or 1e-3), 0.0, 1.0)
     frequencies = plain / factor * stretched + plain * (1 - stretched)
 
     def magnitude(mscale: float) -> float:
