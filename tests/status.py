@@ -2,7 +2,7 @@
 
 A test says what it stands for: `@pytest.mark.capability("chat on SmolLM2")`. Then
 
-    pytest --status-out benchmarks/results/status     records the outcome there, in <linux-cpu|cuda|apple>.json;
+    pytest --status-out=benchmarks/results/status     records the outcome there, in <linux-cpu|cuda|apple>.json;
                                                       capabilities that this run did not touch keep their record
     python tests/status.py                            rewrites the table from those files
     python tests/status.py --check FILE               fails if the table calls anything run that a fresh FILE does not

@@ -345,10 +345,10 @@ def run_sample(folder: Path, *arguments: str, **environment: str) -> str:
 
 def test_outcomes_are_recorded_and_kept(tmp_path):
     column = status.platform_name()
-    out = run_sample(tmp_path, "--status-out", str(tmp_path / "out"), TINYMLX_CI="0")
+    out = run_sample(tmp_path, f"--status-out={tmp_path}/out", TINYMLX_CI="0")
     assert "SKIPPED [1] test_sample.py" in out and "no reason" in out and "weights absent" in out
     assert "2 skipped" in out and "1 deselected" in out and "1 failed" in out
-    run_sample(tmp_path, "--status-out", str(tmp_path / "out"), "-m", "full")
+    run_sample(tmp_path, f"--status-out={tmp_path}/out", "-m", "full")
     record = json.loads((tmp_path / "out" / f"{column}.json").read_text())["capabilities"]
     assert {name: status.ran(entry) for name, entry in record.items()} == {
         "alpha": True, "beta": False, "gamma": False, "delta": True}
