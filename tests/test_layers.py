@@ -120,7 +120,6 @@ def repository() -> dict[str, str]:
     return {str(path.relative_to(PACKAGE.parent)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-@pytest.mark.capability("layers")
 def test_the_layers_hold():
     sources = repository()
     assert "tinymlx/cli/__init__.py" in sources
