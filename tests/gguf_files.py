@@ -6,8 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-F32, F16, Q4_0, Q4_1, Q8_0, Q6_K, BF16 = 0, 1, 2, 3, 8, 14, 30
-BLOCKS = {F32: (1, 4), F16: (1, 2), Q4_0: (32, 18), Q4_1: (32, 20), Q8_0: (32, 34), BF16: (1, 2)}
+F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, BF16 = (
+    0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23, 30,
+)  # fmt: skip
+BLOCKS = {  # elements, bytes
+    F32: (1, 4), F16: (1, 2), BF16: (1, 2), Q4_0: (32, 18), Q4_1: (32, 20), Q5_0: (32, 22), Q5_1: (32, 24), Q8_0: (32, 34), Q2_K: (256, 84),
+    Q3_K: (256, 110), Q4_K: (256, 144), Q5_K: (256, 176), Q6_K: (256, 210), IQ4_NL: (32, 18), IQ4_XS: (256, 136),
+}  # fmt: skip
+SCALES_AT = {Q4_1: (0, 2), Q5_1: (0, 2), Q4_K: (0, 2), Q5_K: (0, 2), Q2_K: (80, 82), Q3_K: (108,), Q6_K: (208,)}  # elsewhere at byte 0
 
 
 class Tensor(NamedTuple):
@@ -86,10 +92,10 @@ def random_tensor(name: str, kind: int, shape: tuple[int, ...], seed: int = 0) -
         data = floats.astype(dtype).tobytes() if dtype else (floats.view(np.uint32) >> 16).astype(np.uint16).tobytes()
         return Tensor(name, kind, shape, data)
     blocks = rng.integers(0, 256, (count, nbytes), np.uint8)
-    halves = 2 if kind == Q4_1 else 1
-    exponents = rng.uniform(-24, 8, (count, halves))
-    scales = (rng.choice([-1.0, 1.0], (count, halves)) * 2.0**exponents).astype(np.float16)
-    blocks[:, : 2 * halves] = scales.view(np.uint8).reshape(count, -1)
+    for at in SCALES_AT.get(kind, (0,)):
+        exponents = rng.uniform(-24, 8, (count, 1))
+        scales = (rng.choice([-1.0, 1.0], (count, 1)) * 2.0**exponents).astype(np.float16)
+        blocks[:, at : at + 2] = scales.view(np.uint8)
     return Tensor(name, kind, shape, blocks.tobytes())
 
 

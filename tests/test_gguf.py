@@ -2,6 +2,7 @@
 
 import math
 import struct
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import gguf_files as files
 import mlx.core as mx
 import numpy as np
 import pytest
-from gguf_files import BF16, F16, F32, Q4_0, Q4_1, Q6_K, Q8_0, Raw, Tensor, model_metadata, model_tensors, random_tensor
+from gguf_files import BF16, F16, F32, Q4_0, Q4_1, Q8_0, Raw, Tensor, model_metadata, model_tensors, random_tensor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from one_line import fails
@@ -21,9 +22,9 @@ from tinymlx.hub.gguf import GGUFCheckpoint, hugging_face_name
 from tinymlx.hub.gguf_format import read_gguf
 from tinymlx.hub.source import ModelSource
 from tinymlx.models.config import ModelConfig
-from tinymlx.models.load import load_model
+from tinymlx.models.load import default_dtype, load_model
 
-pytestmark = pytest.mark.capability("GGUF Q4_0, Q4_1, Q8_0, F16, F32")
+pytestmark = pytest.mark.capability("GGUF Q4_0 to Q8_0, k-quants, F16, F32")
 
 PROJECTION = "model.layers.0.mlp.down_proj"
 
@@ -93,6 +94,50 @@ def test_triplets_equal_the_gguf_package(tmp_path, kind):
     ours = dequantized(checkpoint, PROJECTION, 8 if kind == "Q8_0" else 4)
     assert np.array_equal(ours, package.dequantize(packed, number))
     assert np.abs(ours - weights).max() < 0.5
+
+
+@pytest.mark.parametrize("shape", [(1, 256), (3, 768), (2, 3, 512), (9000, 256)], ids=str)
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q4_K", "Q5_K"])
+def test_more_triplets_equal_the_gguf_package(tmp_path, kind, shape):
+    package = pytest.importorskip("gguf")
+    number = package.GGMLQuantizationType[kind]
+    name = "blk.0.ffn_down.weight" if len(shape) == 2 else "blk.0.ffn_down_exps.weight"
+    tensor = random_tensor(name, int(number), shape)
+    checkpoint = one_tensor(tmp_path, tensor)
+    module = PROJECTION if len(shape) == 2 else "model.layers.0.mlp.switch_mlp.down_proj"
+    for part in ("weight", "scales", "biases"):
+        info, array = checkpoint.tensors[f"{module}.{part}"], checkpoint.read(f"{module}.{part}")
+        assert info.shape == array.shape and (info.nbytes == array.nbytes or part != "weight")
+    wide = kind.endswith("K")
+    assert checkpoint.tensors[f"{module}.scales"].dtype == ("F32" if wide else "F16")
+    packed = np.frombuffer(tensor.data, np.uint8).reshape(*shape[:-1], -1)
+    assert np.array_equal(dequantized(checkpoint, module, 5 if kind[1] == "5" else 4), package.dequantize(packed, number))
+
+
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q6_K", "IQ4_NL", "IQ4_XS"])
+def test_types_without_triplets_are_numbers_of_the_gguf_package(tmp_path, kind, monkeypatch):
+    package = pytest.importorskip("gguf")
+    number = package.GGMLQuantizationType[kind]
+    tensor = random_tensor("blk.0.ffn_down.weight", int(number), (5, 512))
+    checkpoint = one_tensor(tmp_path, tensor)
+    assert checkpoint.tensors[f"{PROJECTION}.weight"][1:4] == ("F32", (5, 512), 5 * 512 * 4)
+    assert "quantization" not in checkpoint.config
+    packed = np.frombuffer(tensor.data, np.uint8).reshape(5, -1)
+    assert np.array_equal(np.array(checkpoint.read(f"{PROJECTION}.weight")), package.dequantize(packed, number))
+
+    at = files.SCALES_AT.get(int(number), (0,))[0]
+    damaged = tensor.data[:at] + np.float16(np.inf).tobytes() + tensor.data[at + 2 :]
+    with np.errstate(invalid="ignore"):
+        fails(lambda: one_tensor(tmp_path, tensor._replace(data=damaged)).read(f"{PROJECTION}.weight"), "blk.0.ffn_down.weight", "infinite")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    fails(lambda: checkpoint.read(f"{PROJECTION}.weight"), "blk.0.ffn_down.weight", kind, "pip install gguf")
+
+
+def test_a_gguf_files_own_dtype_decides_on_a_gpu(tmp_path, monkeypatch):
+    """The float32 scales of k-quants do not make the whole model float32."""
+    checkpoint = one_tensor(tmp_path, random_tensor("blk.0.ffn_down.weight", files.Q4_K, (512, 768)))
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    assert default_dtype(checkpoint) == mx.float16
 
 
 @pytest.mark.parametrize(("kind", "largest"), [(Q4_0, 65504 / 8), (Q8_0, 65504 / 128)])
@@ -363,8 +408,8 @@ def test_what_is_not_supported_is_named(tmp_path, case):
         (Tensor("a\nb", F32, (1,), b"1234"), "'a\\nb'"),
         (Tensor("blk.0.attn_norm.weight", Q8_0, (32,), b"\0" * 34), "vector of type Q8_0"),
         (
-            Tensor("blk.0.ffn_down.weight", Q6_K, (1, 256), b"\0" * 210),
-            "type Q6_K; take a file with only F32, F16, Q4_0",
+            Tensor("blk.0.ffn_down.weight", 21, (1, 256), b"\0" * 110),
+            "type IQ3_S; take a file with only F32, F16, Q4_0",
         ),
         (Tensor("blk.0.ffn_down.weight", 99, (1, 256), b"\0" * 210), "type number 99"),
     ],

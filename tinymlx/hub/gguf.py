@@ -1,15 +1,4 @@
-"""A GGUF file as a checkpoint: Hugging Face tensor names, and quantised tensors as MLX affine triplets, without loss.
-
-GGUF packs a row in blocks of 32 with float16 numbers d (and m); MLX stores codes, scales and biases apart and computes
-`w = scale * code + bias` per group of 32. So
-
-    Q4_0   w = d * (q - 8)      ->  scale d, bias -8 d,   codes q        (4 bits)
-    Q4_1   w = d * q + m        ->  scale d, bias m,      codes q        (4 bits)
-    Q8_0   w = d * q, q signed  ->  scale d, bias -128 d, codes q + 128  (8 bits)
-
-are the same numbers: multiplying a float16 by a power of two only moves its exponent. Where that would overflow, scales
-and biases are float32. Sources: ggml's quantize_row_*_ref for the blocks; `mlx.core.dequantize` for the triplets.
-"""
+"""A GGUF file as a checkpoint: Hugging Face tensor names, and quantised tensors as MLX affine triplets where that loses nothing."""
 
 import re
 from collections import Counter
@@ -19,13 +8,12 @@ import mlx.core as mx
 import numpy as np
 
 from tinymlx.errors import UserError
+from tinymlx.hub import gguf_blocks
 from tinymlx.hub.checkpoint import Checkpoint, TensorInfo
+from tinymlx.hub.gguf_blocks import BITS, GROUP_SIZE, PLAIN, WIDE
 from tinymlx.hub.gguf_config import architecture_of, config_of, generation_config_of
 from tinymlx.hub.gguf_format import GGUFFile, GGUFTensor, read_gguf
 from tinymlx.hub.source import ModelSource
-
-GROUP_SIZE = 32
-BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
 
 _OUTSIDE_BLOCKS = {
     "token_embd": "model.embed_tokens",
@@ -102,24 +90,30 @@ class GGUFCheckpoint(Checkpoint):
     def read(self, name: str) -> mx.array:
         """The tensor `name`, copied out of the map, in the dtype that `tensors` names.
 
-        One exception: scales and biases are float32 where -8 d or -128 d does not fit float16. Raises KeyError for an
-        unknown name, UserError for a NaN or infinite scale.
+        One exception: scales and biases are float32 where they do not fit float16. Raises KeyError for an unknown name, UserError
+        for a NaN or infinite scale, or a type that needs the `gguf` package where it is absent.
         """
         part = self._parts[name]
         tensor = part.tensor
         raw = self._file.bytes_of(tensor)
-        if tensor.type.name in BITS:
-            blocks = raw.reshape(*tensor.shape[:-1], tensor.shape[-1] // GROUP_SIZE, tensor.type.nbytes)
-            array = (
-                _words(blocks, tensor.type.name) if part.array == "weight" else self._affine(blocks, tensor, part.array)
-            )
-        else:
-            dtype = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}[tensor.type.name]
-            array = raw.view(dtype).reshape(tensor.shape)
+        kind, shape = tensor.type.name, tensor.shape
+        try:
+            if kind in BITS:
+                blocks = raw.reshape(*shape[:-1], shape[-1] // tensor.type.block, tensor.type.nbytes)
+                if part.array == "weight":
+                    array = gguf_blocks.words(blocks, kind)
+                else:
+                    array = gguf_blocks.scales_and_biases(blocks, kind)[part.array == "biases"]
+            elif kind in PLAIN:
+                array = gguf_blocks.plain(raw, kind, shape)
+            else:
+                array = raw.view({"F32": np.float32, "F16": np.float16, "BF16": np.uint16}[kind]).reshape(shape)
+        except UserError as error:
+            raise UserError(f"{self.source.path}: tensor {tensor.name} {error}") from None
         if part.heads is not None:
             array = _unpermute(array, part.heads)
         result = mx.array(array)
-        return result.view(mx.bfloat16) if tensor.type.name == "BF16" else result
+        return result.view(mx.bfloat16) if kind == "BF16" else result
 
     def _place(self, tensor: GGUFTensor) -> tuple[str, str]:
         place = hugging_face_name(tensor.name)
@@ -127,7 +121,7 @@ class GGUFCheckpoint(Checkpoint):
             raise UserError(
                 f"{self.source.path}: tensor {tensor.name!r} has no place in a {architecture_of(self._file)} model"
             )
-        if tensor.type.name in BITS and (len(tensor.shape) == 1 or place[1] == "bias"):
+        if tensor.type.block > 1 and (len(tensor.shape) == 1 or place[1] == "bias"):
             raise UserError(
                 f"{self.source.path}: tensor {tensor.name} is a vector of type {tensor.type.name}; take another file"
             )
@@ -141,67 +135,24 @@ class GGUFCheckpoint(Checkpoint):
                 raise UserError(
                     f"{self.source.path}: tensor {tensor.name} has {tensor.shape[0]} rows for {heads} heads"
                 )
-        if tensor.type.name not in BITS:
+        if tensor.type.name in PLAIN:
+            arrays = {kind: (kind, "F32", tensor.shape, int(np.prod(tensor.shape)) * 4)}
+        elif tensor.type.name not in BITS:
             arrays = {kind: (kind, tensor.type.name, tensor.shape, tensor.nbytes)}
         else:
             bits, columns = BITS[tensor.type.name], tensor.shape[-1]
             words = (*tensor.shape[:-1], columns * bits // 32)
             groups = (*tensor.shape[:-1], columns // GROUP_SIZE)
+            dtype, size = ("F32", 4) if tensor.type.name in WIDE else ("F16", 2)
             arrays = {
                 "weight": ("weight", "U32", words, int(np.prod(words)) * 4),
-                "scales": ("scales", "F16", groups, int(np.prod(groups)) * 2),
-                "biases": ("biases", "F16", groups, int(np.prod(groups)) * 2),
+                "scales": ("scales", dtype, groups, int(np.prod(groups)) * size),
+                "biases": ("biases", dtype, groups, int(np.prod(groups)) * size),
             }
         for suffix, (array, dtype, shape, nbytes) in arrays.items():
             name = f"{module}.{suffix}"
             self.tensors[name] = TensorInfo(name, dtype, shape, nbytes, self.source.path)
             self._parts[name] = _Part(tensor, array, heads)
-
-    def _affine(self, blocks: np.ndarray, tensor: GGUFTensor, array: str) -> np.ndarray:
-        # blocks [..., groups, block bytes] -> scales or biases [..., groups]
-        scales = _halves(blocks, 0)
-        if tensor.type.name == "Q4_1":
-            biases = _halves(blocks, 2)
-            largest = np.maximum(np.abs(scales).max(), np.abs(biases).max())
-        else:
-            # float32: so that the product exists before it is known whether it fits float16
-            biases = scales.astype(np.float32) * np.float32(-8.0 if tensor.type.name == "Q4_0" else -128.0)
-            largest = np.abs(biases).max()
-        if not np.isfinite(largest):  # NaN, too: numpy's max and maximum keep it
-            raise UserError(
-                f"{self.source.path}: tensor {tensor.name} has a NaN or infinite scale; download the file again"
-            )
-        fits = largest <= np.finfo(np.float16).max
-        return (scales if array == "scales" else biases).astype(np.float16 if fits else np.float32)
-
-
-def _halves(blocks: np.ndarray, at: int) -> np.ndarray:
-    """The float16 at byte `at` of each block: [..., groups, bytes] -> [..., groups]."""
-    return np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2")[..., 0]
-
-
-_CHUNK = 8192  # blocks worked on at a time: what fits a core's cache
-
-
-def _words(blocks: np.ndarray, kind: str) -> np.ndarray:
-    """The codes of each block in MLX's order: element i of a word in bits 4i (or 8i). [..., groups, bytes] -> uint32
-    [..., words].
-
-    GGUF's byte j of a 4-bit block holds element j in its low half and element j + 16 in its high half:
-
-        GGUF  e0|e16  e1|e17  e2|e18 ...  ->  MLX  e0|e1  e2|e3 ... e14|e15  e16|e17 ...
-    """
-    if kind == "Q8_0":
-        packed = blocks[..., 2:] ^ np.uint8(0x80)  # signed q as q + 128
-    else:
-        flat = blocks.reshape(-1, blocks.shape[-1])
-        packed = np.empty((len(flat), 2, 8), np.uint8)
-        for start in range(0, len(flat), _CHUNK):
-            # Two bytes at a time, elements j and j + 1 (low halves), j + 16 and j + 17 (high halves): 0x_b_a and 0xd_c_
-            pairs = np.ascontiguousarray(flat[start : start + _CHUNK, -16:]).view("<u2")
-            packed[start : start + _CHUNK, 0] = (pairs & 0x0F) | ((pairs >> 4) & 0xF0)
-            packed[start : start + _CHUNK, 1] = ((pairs >> 4) & 0x0F) | ((pairs >> 8) & 0xF0)
-    return np.ascontiguousarray(packed).reshape(*blocks.shape[:-2], -1).view("<u4")
 
 
 def _unpermute(array: np.ndarray, heads: int) -> np.ndarray:

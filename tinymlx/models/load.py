@@ -87,9 +87,11 @@ def _config_file(checkpoint: Checkpoint) -> Path:
 
 
 def default_dtype(checkpoint: Checkpoint) -> mx.Dtype:
-    """float32 on a CPU; elsewhere the floats most of the checkpoint is stored in (for a quantised one, those of its scales)."""
+    """float32 on a CPU; elsewhere what most of the checkpoint is stored in (if quantised, its scales), or what a GGUF file was made for."""
     if mx.default_device() == mx.cpu:
         return mx.float32
+    if checkpoint.source.format == "gguf":
+        return getattr(mx, checkpoint.config["torch_dtype"])
     counts: dict[str, int] = {}
     for name, info in checkpoint.tensors.items():
         if info.dtype in _FLOATS:
