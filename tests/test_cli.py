@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from tinymlx.cli.chat import Conversation
 from tinymlx.cli.options import sampling_params
 from tinymlx.errors import UserError
 
@@ -98,6 +99,29 @@ def test_reset_and_system_start_anew():
     done = tinymlx("chat", "-m", "8", stdin="My name is Zork.\n/reset\n/system Answer only with the word banana.\n/think off\n/help\nhi\n/exit\nnever\n")
     assert done.returncode == 0 and "forgotten" in done.stderr.decode() and "/reset" in done.stdout.decode()
     assert "never" not in done.stdout.decode()
+
+
+def test_a_saved_conversation_goes_on(tmp_path):
+    file = tmp_path / "talk.json"
+    first = tinymlx("chat", stdin=f"{QUESTION}\n/save {file}\n/save {tmp_path / 'no' / 'such'}\n")
+    assert first.returncode == 1 and "cannot be written" in first.stderr.decode().splitlines()[-1]
+    saved = json.loads(file.read_text())
+    assert [message["role"] for message in saved["messages"]] == ["user", "assistant"] and "Paris" in saved["messages"][1]["content"]
+    again = tinymlx("chat", stdin=f"/load {file}\nAnd of Italy?\n")
+    assert again.returncode == 0 and "Rome" in again.stdout.decode()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"system": 1, "messages": []}', '{"system": null, "messages": [{"role": "user", "content": "x"}]}', "\xff"])
+def test_what_is_no_conversation_is_not_loaded(tmp_path, content):
+    conversation = Conversation(None, None, None, {"enable_thinking": None, "system_prompt": "kept"})
+    file = tmp_path / "talk.json"
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(UserError, match="is not a conversation"):
+        conversation.take(f"/load {file}")
+    for line in ("/load", "/save", f"/load {tmp_path}"):
+        with pytest.raises(UserError):
+            conversation.take(line)
+    assert conversation.system == "kept" and conversation.messages == []
 
 
 class Terminal:

@@ -1,6 +1,7 @@
 """tinymlx chat: a conversation in the terminal, or line by line from a pipe."""
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -17,6 +18,8 @@ HELP = """/help            this list
 /reset           forget the conversation
 /system [TEXT]   set the system message (without TEXT: remove it) and start anew
 /think on|off    Qwen3's thinking
+/save FILE       write the conversation as JSON
+/load FILE       go on with a saved one
 /stats           figures of the last answer
 /exit            leave (so does Ctrl-D); Ctrl-C stops an answer"""
 
@@ -97,7 +100,10 @@ class Conversation:
         argument = argument.strip()
         if name in ("/exit", "/quit"):
             return False
-        commands = {"/help": self.help, "/reset": self.reset, "/system": self.set_system, "/think": self.think, "/stats": self.stats}
+        commands = {
+            "/help": self.help, "/reset": self.reset, "/system": self.set_system, "/think": self.think, "/save": self.save,
+            "/load": self.load, "/stats": self.stats,
+        }  # fmt: skip
         if name not in commands:
             click.echo(f"unknown command {name}; /help lists them", err=True)
         else:
@@ -122,6 +128,37 @@ class Conversation:
             return
         self.enable_thinking = choice == "on"
         click.secho(f"thinking {choice}", dim=True, err=True)
+
+    def save(self, file: str) -> None:
+        if not file:
+            raise UserError("/save needs a file name")
+        content = {"system": self.system, "messages": self.messages}
+        partial = Path(f"{file}.partial")
+        try:
+            partial.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            partial.replace(file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise UserError(f"{file} cannot be written: {error.strerror or error}") from None
+        click.secho(f"saved {len(self.messages)} messages", dim=True, err=True)
+
+    def load(self, file: str) -> None:
+        if not file:
+            raise UserError("/load needs a file name")
+        try:
+            content = json.loads(Path(file).read_text(encoding="utf-8"))
+            system, messages = content["system"], content["messages"]
+            saved = [{"role": message["role"], "content": message["content"]} for message in messages]
+        except OSError as error:
+            raise UserError(f"{file} cannot be read: {error.strerror or error}") from None
+        except (ValueError, TypeError, LookupError, RecursionError):
+            raise UserError(f"{file} is not a conversation written by /save") from None
+        alternating = all(m["role"] == ("user", "assistant")[i % 2] for i, m in enumerate(saved)) and len(saved) % 2 == 0
+        if not alternating or not all(isinstance(text, str) for text in (system or "", *(m["content"] for m in saved))):
+            raise UserError(f"{file} is not a conversation written by /save")
+        self.system, self.messages = system, saved
+        click.secho(f"loaded {len(saved)} messages", dim=True, err=True)
 
     def stats(self, _: str) -> None:
         from tinymlx.cli.generate import bandwidth
