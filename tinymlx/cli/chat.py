@@ -135,7 +135,7 @@ class Conversation:
         content = {"system": self.system, "messages": self.messages}
         partial = Path(f"{file}.partial")
         try:
-            partial.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            partial.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8", errors="replace")
             partial.replace(file)
         except OSError as error:
             with contextlib.suppress(OSError):
