@@ -77,6 +77,7 @@ def prompt_ids(count: int) -> list[int]:
 
 
 def run_tinymlx(folder: str, prompt_tokens: int, max_tokens: int) -> dict:
+    import tinymlx  # noqa: F401  before mlx.core, so that the fast BLAS is loaded
     import mlx.core as mx
 
     from tinymlx.engine import SamplingParams, Session

@@ -12,7 +12,8 @@ import time
 
 import pytest
 
-from tinymlx.cli.chat import Conversation
+from tinymlx.cli import main
+from tinymlx.cli.chat import Conversation, Writer
 from tinymlx.cli.options import sampling_params
 from tinymlx.errors import UserError
 
@@ -55,6 +56,7 @@ def test_generate_raw_continues_the_text():
     assert done.stdout.decode().startswith(" 8")
 
 
+@pytest.mark.full
 def test_a_seed_gives_the_same_text_again():
     arguments = ("generate", "-p", "Tell me a story.", "-m", "12", "--temp", "1.0", "--seed", "11")
     first, again = tinymlx(*arguments), tinymlx(*arguments)
@@ -68,17 +70,60 @@ BAD = {
     "bias": (["--logit-bias", "999999=1"], "999999"),
     "adapter": (["--adapter-path", "no-such-adapter"], "adapter_config.json is missing"),
     "context": (["--max-kv-size", "8"], "37 tokens"),
+    "more context than the model has": (["--max-kv-size", "9000"], "8192"),
+    "log-probabilities nowhere": (["--logprobs", "2"], "--json"),
     "empty prompt": (["--prompt", ""], "empty"),
     "raw with system": (["--raw", "--system-prompt", "x"], "--raw"),
 }
 
 
 @pytest.mark.parametrize("arguments, named", BAD.values(), ids=BAD)
-def test_bad_input_is_one_line_on_stderr(arguments, named):
-    done = tinymlx("generate", "--prompt", QUESTION, *arguments)
-    assert done.returncode == 1 and done.stdout == b""
-    (line,) = done.stderr.decode().splitlines()
+def test_bad_input_is_one_line_before_the_weights_are_read(arguments, named, capsys, monkeypatch):
+    monkeypatch.setattr("tinymlx.models.load.load_model", None)
+    with pytest.raises(SystemExit) as stopped:
+        main(["generate", "--prompt", QUESTION, *arguments])
+    out, err = capsys.readouterr()
+    assert stopped.value.code == 1 and out == ""
+    (line,) = err.splitlines()
     assert line.startswith("error: ") and named in line
+
+
+def test_a_model_that_does_not_fit_is_refused_before_the_weights_are_read(capsys, monkeypatch):  # case C47
+    monkeypatch.setattr("tinymlx.models.load.load_model", None)
+    monkeypatch.setattr("tinymlx.memory.plan.limit_bytes", lambda machine: 100_000_000)
+    with pytest.raises(SystemExit):
+        main(["chat"])
+    assert re.search(r"error: .*0.12 GB of weights|error: .*0.1 GB of weights", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("flag, expected", [((), None), (("--think",), True), (("--no-think",), False)])
+def test_the_thinking_flag_reaches_the_template(flag, expected, monkeypatch):  # case C33
+    seen = []
+    monkeypatch.setattr("tinymlx.hub.tokenizer.Tokenizer.apply_chat_template", lambda self, messages, **options: seen.append(options) or "x")
+    monkeypatch.setattr("tinymlx.cli.assistant.Assistant.load", lambda *_, **__: (_ for _ in ()).throw(UserError("enough")))
+    with pytest.raises(SystemExit):
+        main(["generate", "-p", "hi", *flag])
+    assert seen == [{} if expected is None else {"enable_thinking": expected}]
+
+
+def test_a_terminal_that_is_not_utf8_shows_what_it_can():
+    done = tinymlx("generate", "--raw", "-p", "Zürich 数 🙂:", "-m", "3", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("pieces", [["a<think>b</think>c"], list("a<think>b</think>c"), ["a<", "think>b<", "/think", ">c"]])
+def test_thinking_is_dimmed_however_it_is_cut(pieces, capsys):
+    for thinking, text in ((False, pieces), (True, ["b</think>c"])):
+        writer = Writer(thinking, dims=True)
+        for piece in text:
+            writer.write(piece)
+        writer.end()
+        shown = capsys.readouterr().out
+        assert shown.index("\x1b[2m") < shown.index("b") < shown.index("\x1b[0m") < shown.index("c")
+    plain = Writer(dims=False)
+    plain.write("<th")
+    plain.end()
+    assert capsys.readouterr().out == "<th\n"
 
 
 def test_bytes_that_are_not_text_do_not_crash():
@@ -95,12 +140,14 @@ def test_piped_chat_answers_each_line_and_exits():
     assert "cached" not in done.stdout.decode() and "unknown command /nonsense" in done.stderr.decode()
 
 
+@pytest.mark.full
 def test_reset_and_system_start_anew():
     done = tinymlx("chat", "-m", "8", stdin="My name is Zork.\n/reset\n/system Answer only with the word banana.\n/think off\n/help\nhi\n/exit\nnever\n")
     assert done.returncode == 0 and "forgotten" in done.stderr.decode() and "/reset" in done.stdout.decode()
     assert "never" not in done.stdout.decode()
 
 
+@pytest.mark.full
 def test_a_saved_conversation_goes_on(tmp_path):
     file = tmp_path / "talk.json"
     first = tinymlx("chat", stdin=f"{QUESTION}\n/save {file}\n/save {tmp_path / 'no' / 'such'}\n")

@@ -9,6 +9,8 @@ from tinymlx.errors import UserError
 from tinymlx.models.config import ModelConfig, token_ids
 from tinymlx.models.qwen3 import tensor_shapes
 
+pytestmark = pytest.mark.capability("unknown configurations refused")
+
 
 def read(model_type="qwen3", /, **overrides):
     raw = tiny_config(model_type) | overrides
@@ -54,9 +56,22 @@ def test_moe_layers():
     assert read("qwen3_moe", mlp_only_layers=[0]).moe_layers == (False, True)
 
 
-@pytest.mark.parametrize("value, ids", [(None, ()), (5, (5,)), ([1, 2], (1, 2)), ("x", ())])
+@pytest.mark.parametrize("value, ids", [(None, ()), (5, (5,)), ([1, 2], (1, 2)), ([], ())])
 def test_token_ids(value, ids):
-    assert token_ids(value) == ids
+    assert token_ids(value, "config.json") == ids
+
+
+@pytest.mark.parametrize("value", ["x", [1, "x"], True, -1, {"a": 1}, 2.0])
+def test_token_ids_that_are_none(value):
+    with pytest.raises(UserError, match="generation_config.json: eos_token_id is"):
+        token_ids(value, "generation_config.json")
+
+
+def test_yarn_lengthens_the_context_that_it_names():
+    yarn = {"rope_type": "yarn", "factor": 4.0}
+    assert read().max_context == read(rope_scaling=yarn).max_context == 512
+    assert read(rope_scaling=yarn | {"original_max_position_embeddings": 512}).max_context == 2048
+    assert read(rope_scaling=yarn | {"original_max_position_embeddings": 64}).max_context == 512
 
 
 REFUSED = {
@@ -68,6 +83,11 @@ REFUSED = {
     "scaling without factor": (dict(rope_scaling={"type": "yarn"}), "factor"),
     "scaling not an object": (dict(rope_scaling=[1]), "rope_scaling"),
     "factor": (dict(rope_scaling={"type": "linear", "factor": "four"}), "factor"),
+    "negative beta": (dict(rope_scaling={"type": "yarn", "factor": 2.0, "beta_fast": -1}), "beta_fast"),
+    "attention factor": (dict(rope_scaling={"type": "yarn", "factor": 2.0, "attention_factor": float("nan")}), "attention_factor"),
+    "rope by kind of layer": (dict(rope_parameters={"full_attention": {"rope_type": "yarn", "factor": 2.0}}), "full_attention"),
+    "layer types not a list": (dict(layer_types=7), "layer_types"),
+    "end token": (dict(eos_token_id="</s>"), "eos_token_id"),
     "partial rotary": (dict(partial_rotary_factor=0.5), "partial_rotary_factor"),
     "layer type": (dict(sliding_window=4, use_sliding_window=True, layer_types=["chunked_attention"] * 2), "chunked_attention"),
     "layer types without window": (dict(layer_types=["sliding_attention"] * 2), "sliding"),

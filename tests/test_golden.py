@@ -18,6 +18,8 @@ from tinymlx.hub.checkpoint import open_checkpoint
 from tinymlx.hub.source import resolve
 from tinymlx.models.load import load_model
 
+pytestmark = pytest.mark.capability("Qwen3, Qwen3-MoE, Qwen2 and Llama equal transformers")
+
 DATA = Path(__file__).parent / "golden" / "data"
 # Of the largest logit. transformers' own float32 is 2e-6 away from float64 (manifest.json); a GPU sums in other orders.
 TOLERANCE = 1e-5 if mx.default_device() == mx.cpu else 1e-4

@@ -9,6 +9,8 @@ from tinymlx.cache import KVView, PagePool
 from tinymlx.errors import UserError
 from tinymlx.kernels.route import _operations
 
+pytestmark = pytest.mark.capability("kernels equal their twins")
+
 SIZES = (1, 7, 8, 31, 33)
 
 
@@ -128,6 +130,11 @@ def test_experts(kind, L, normalize):
     x, norm = draw(2, L, 64), 1 + 0.1 * draw(64, seed=1)
     args = (x, norm, 1e-6, dense(6, 64, 2), make(96, 64, 3), make(96, 64, 4), make(64, 96, 5))
     assert routes_agree(kernels.norm_experts, *args, top_k=3, normalize=normalize)
+    lora = ops.Lora(0.3 * draw(6, 2, 64, seed=6), 0.3 * draw(6, 96, 2, seed=7), 0.5)
+    adapted = (*args[:4], args[4]._replace(lora=lora), *args[5:])
+    assert routes_agree(kernels.norm_experts, *adapted, top_k=3, normalize=normalize, bound=1e-5)
+    plain, changed = (kernels.norm_experts(*a, top_k=3, normalize=normalize) for a in (args, adapted))
+    assert mx.abs(plain - changed).max().item() > 1e-3
 
 
 def test_every_operation_covers_ops_that_exist():
@@ -136,7 +143,40 @@ def test_every_operation_covers_ops_that_exist():
         assert "twin" in operation.routes
 
 
-def test_a_graft_reaches_every_operation_that_covers_it(monkeypatch):
+def calls():
+    """Each operation with arguments that reach all of it."""
+    x, norm, w, p = draw(1, 2, 64), mx.ones(64), dense(64, 64, 1), packed(64, 64, 1)
+    heads, k = draw(1, 2, 2, 16), draw(1, 1, 2, 16)
+    pool = PagePool(1, 1, 16, 2, mx.float32)
+    view = pool.view([pool.allocate(1)], [3])
+    periods, _ = ops.rope_periods(16, 1e4)
+    experts = (dense(6, 64, 2), packed(96, 64, 3, 4, 6), packed(96, 64, 4, 4, 6), packed(64, 96, 5, 4, 6))
+    return {
+        "embed": lambda: kernels.embed(mx.array([[1]]), p, mx.float32),
+        "norm_qkv": lambda: kernels.norm_qkv(x, norm, 1e-6, p, w, p),
+        "qk_norm_rope": lambda: kernels.qk_norm_rope(x, x, mx.ones(16), mx.ones(16), 1e-6, mx.array([0]), periods, 1.0),
+        "attend": lambda: kernels.attend(heads, k, k, view, scale=1.0),
+        "linear_residual": lambda: kernels.linear_residual(x, x, p),
+        "norm_gate_up": lambda: kernels.norm_gate_up(x, norm, 1e-6, p, p),
+        "head": lambda: kernels.head(x, norm, 1e-6, p),
+        "norm_experts": lambda: kernels.norm_experts(x, norm, 1e-6, *experts, top_k=2, normalize=True),
+    }
+
+
+@pytest.mark.parametrize("name, covered", [(o.name, op) for o in _operations.values() for op in o.covers])
+def test_a_graft_reaches_every_operation_that_says_it_covers_it(name, covered):
+    original, count = getattr(ops, covered), []
+
+    def counting(*args, **kwargs):
+        count.append(1)
+        return original(*args, **kwargs)
+
+    with kernels.graft(**{covered: counting}):
+        calls()[name]()
+    assert count
+
+
+def test_a_graft_changes_results_and_ends(monkeypatch):
     monkeypatch.delenv("TINYMLX_KERNELS", raising=False)
     x, norm, w = draw(1, 2, 64), mx.ones(64), dense(32, 64, 1)
     before = kernels.head(x, norm, 1e-6, w)

@@ -14,6 +14,8 @@ from tinymlx.hub import resolve
 from tinymlx.hub.checkpoint import open_checkpoint
 from tinymlx.models.load import load_model, memory_request
 
+pytestmark = pytest.mark.capability("weights and adapters checked")
+
 
 def load(folder, **options):
     return load_model(open_checkpoint(resolve(str(folder))), dtype=mx.float32, **options)
@@ -96,6 +98,63 @@ def test_progress_reaches_the_total(folder):
     assert calls == sorted(calls) and calls[-1][0] == calls[-1][1] == sum(f.nbytes for f in load_file(folder / "model.safetensors").values())
 
 
+def test_end_tokens_are_those_of_both_configs(folder):
+    for name, ids in (("config.json", 7), ("generation_config.json", [3, 5])):
+        file = folder / name
+        file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {}) | {"eos_token_id": ids}))
+    assert load(folder).config.eos_token_ids == (3, 5, 7)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": "<end>"}))
+    with pytest.raises(UserError, match="generation_config.json: eos_token_id"):
+        load(folder)
+
+
+def test_a_scale_of_mxfp4_that_is_no_number_is_named(folder):
+    def pack(tensors):
+        weight, scales = mx.quantize(mx.array(tensors["lm_head.weight"]), group_size=32, bits=4, mode="mxfp4")
+        scales = np.array(scales)
+        scales[3, 1] = 255
+        tensors |= {"lm_head.weight": np.array(weight), "lm_head.scales": scales}
+
+    rewrite(folder, pack)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}}))
+    with pytest.raises(UserError, match="lm_head.scales has a scale that is NaN"):
+        load(folder)
+
+
+@pytest.mark.parametrize("model_type, kind", [("qwen3", "lora"), ("qwen3", "dora"), ("qwen3_moe", "lora")])
+def test_adapter_as_mlx_lm_writes_and_applies_it(tmp_path, model_type, kind):
+    utils = pytest.importorskip("mlx_lm.utils")
+    from mlx.utils import tree_flatten
+    from mlx_lm.tuner.utils import linear_to_lora_layers
+
+    write_checkpoint(tmp_path / "model", model_type=model_type)
+    reference, _ = utils.load_model(tmp_path / "model")
+    reference.freeze()
+    parameters = {"rank": 4, "scale": 3.0, "dropout": 0.0}
+    linear_to_lora_layers(reference, 2, parameters, use_dora=kind == "dora")
+    mx.random.seed(0)
+    reference.update(_random_b(reference.trainable_parameters()))
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    mx.save_safetensors(str(adapter / "adapters.safetensors"), dict(tree_flatten(reference.trainable_parameters())))
+    settings = {"fine_tune_type": kind, "num_layers": 2, "lora_parameters": parameters}
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    tokens = mx.array([[5, 9, 100, 2, 33, 7, 1, 0]])
+    ours = load(tmp_path / "model", adapter_path=adapter)
+    got, want = ours.head(ours(tokens, KVView.empty(1))[0]), reference(tokens)
+    assert mx.abs(got - want).max().item() < 1e-5 * mx.abs(want).max().item()
+    plain = load(tmp_path / "model")
+    assert mx.abs(plain.head(plain(tokens, KVView.empty(1))[0]) - want).max().item() > 0.1
+
+
+def _random_b(tree):
+    """mlx-lm starts with b = 0, which changes nothing."""
+    from mlx.utils import tree_map_with_path
+
+    return tree_map_with_path(lambda path, x: mx.random.normal(x.shape) * 0.3 if path.endswith("lora_b") else x, tree)
+
+
 def write_adapter(folder, kind="lora", change=lambda tensors: None, **settings):
     folder.mkdir(exist_ok=True)
     random = np.random.default_rng(0)
@@ -144,6 +203,10 @@ ADAPTER_DAMAGE = {
     "nan": (dict(change=lambda t: t["model.layers.0.self_attn.q_proj.lora_a"].fill(np.nan)), "NaN"),
     "kind": (dict(fine_tune_type="full"), "full"),
     "scale": (dict(lora_parameters={"scale": "much"}), "scale"),
+    "embedding": (dict(change=lambda t: t.update({"model.embed_tokens.lora_a": np.zeros((131, 2), np.float32)})), "embedding"),
+    "magnitude": (dict(kind="dora", change=lambda t: t.pop("model.layers.0.self_attn.q_proj.m")), "q_proj has lora_a, lora_b"),
+    "other magnitude": (dict(kind="dora", change=lambda t: t.update({"model.layers.0.self_attn.q_proj.m": np.ones(3, np.float32)})), "[256]"),
+    "extra": (dict(change=lambda t: t.update({"model.layers.0.self_attn.q_proj.x": np.ones(3, np.float32)})), "q_proj"),
 }
 
 

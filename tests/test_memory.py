@@ -501,3 +501,10 @@ def test_the_plan_meets_the_measured_peak(quantized, context, step, layers, head
         list(session.stream([1] * (context - 3), SamplingParams(max_tokens=3, ignore_eos=True)))
     ratio = wanted.total_bytes / (peak.nbytes - others)
     assert 0.95 < ratio < (1.4 if backend == "cpu" else 3), (ratio, wanted, peak)  # a GPU's are not fitted
+
+
+def test_the_planner_counts_with_the_engines_own_sizes():
+    from tinymlx.cache import PAGE_SIZE
+    from tinymlx.engine.generate import FIRST_PAGES
+
+    assert plan.PAGE == PAGE_SIZE and plan.FIRST_POOL_TOKENS == FIRST_PAGES * PAGE_SIZE

@@ -25,6 +25,8 @@ mlx_lm_utils = pytest.importorskip("mlx_lm.utils", reason="compares with mlx-lm;
 from mlx_lm.generate import generate_step  # noqa: E402
 from test_golden import NoText  # noqa: E402
 
+pytestmark = pytest.mark.capability("quantised models equal mlx-lm")
+
 TOLERANCE = 1e-5 if mx.default_device() == mx.cpu else 1e-4  # of the largest logit
 PROMPT_TOKENS, NEW_TOKENS = 33, 64
 FAR_APART = 2e-4  # a lead in logits below which two right programs may choose differently; logits reach 10

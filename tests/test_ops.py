@@ -6,6 +6,8 @@ import pytest
 
 from tinymlx import ops
 
+pytestmark = pytest.mark.capability("ops equal float64")
+
 SIZES = (1, 7, 8, 31, 33)
 # Unit roundoff times a small factor for the few roundings on the way.
 BOUND = {mx.float32: 2e-6, mx.float16: 2e-3, mx.bfloat16: 1.6e-2}

@@ -10,6 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tinymlx.cache import KVView, PagePool
 from tinymlx.errors import UserError
 
+pytestmark = pytest.mark.capability("paged K/V")
+
 LAYERS, HEADS, DIM, PAGE = 2, 2, 4, 4
 
 

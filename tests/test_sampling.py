@@ -13,6 +13,8 @@ from tinymlx.engine import sampling
 from tinymlx.engine.sampling import NO_TOKEN, Sampler, SamplingParams, uniforms, unusable_logits
 from tinymlx.errors import UserError
 
+pytestmark = pytest.mark.capability("sampling")
+
 QWEN3_VOCAB, QWEN3_ROWS = 151_669, 151_936  # ids of the tokenizer, rows of the embedding
 
 

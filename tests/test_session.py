@@ -14,6 +14,8 @@ from tinymlx.errors import UserError
 from tinymlx.models.config import ModelConfig
 from tinymlx.models.qwen3 import Qwen3
 
+pytestmark = pytest.mark.capability("K/V kept between turns")
+
 PROMPT = [3, 77, 12, 130, 5, 5, 60, 41, 9, 100, 2, 33, 7, 1, 0, 64, 18, 90, 23, 11, 8]
 
 

@@ -88,6 +88,7 @@ def test_greedy_tokens_equal_mlx_lms(model, tokenizer, folder, question):
     assert text == tokenizer.decode(ours, skip_special_tokens=True)
 
 
+@pytest.mark.full
 def test_converted_folder_says_the_same(model, tokenizer, folder):
     source = resolve(str(folder))
     again, its_tokenizer = load_model(open_checkpoint(source)), load_tokenizer(source)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tinymlx.engine.stop import StopMatcher, check_stops
 from tinymlx.errors import UserError
 
+pytestmark = pytest.mark.capability("stop strings")
+
 
 def stream(pieces, stops):
     """All that is emitted, and whether a stop string ended it."""

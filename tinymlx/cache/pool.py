@@ -14,6 +14,9 @@ import numpy as np
 from tinymlx.errors import UserError
 
 
+PAGE_SIZE = 16  # tokens
+
+
 class KVView(NamedTuple):
     """What attention sees of the cache. Launch shapes depend on B and M alone; lengths are data.
 
@@ -66,7 +69,7 @@ class KVView(NamedTuple):
 class PagePool:
     """The pool's array and the list of its free pages."""
 
-    def __init__(self, num_layers: int, kv_heads: int, head_dim: int, num_pages: int, dtype: mx.Dtype, page_size: int = 16):
+    def __init__(self, num_layers: int, kv_heads: int, head_dim: int, num_pages: int, dtype: mx.Dtype, page_size: int = PAGE_SIZE):
         self.num_layers, self.num_pages, self.page_size = num_layers, num_pages, page_size
         self.array = mx.zeros((num_layers * 2 * num_pages, kv_heads, page_size, head_dim), dtype)
         self._free = list(range(num_pages - 1, -1, -1))
@@ -74,10 +77,6 @@ class PagePool:
     @property
     def num_free(self) -> int:
         return len(self._free)
-
-    @property
-    def nbytes(self) -> int:
-        return self.array.nbytes
 
     def pages_for(self, num_tokens: int) -> int:
         """How many pages hold `num_tokens`: 0 -> 0, 1 -> 1, 16 -> 1, 17 -> 2 at page size 16."""

@@ -47,6 +47,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     With TINYMLX_DEBUG=1 an error shows where it was raised.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows what it can
     try:
         status = group.main(arguments, prog_name="tinymlx", standalone_mode=False)
         sys.stdout.flush()  # here, where a closed pipe can still be handled

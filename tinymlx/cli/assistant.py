@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tinymlx.errors import UserError
+
 if TYPE_CHECKING:
-    from tinymlx.engine import Session
+    from tinymlx.engine import SamplingParams, Session
 
 
 class Assistant:
@@ -21,6 +24,7 @@ class Assistant:
         from tinymlx.hub import resolve
         from tinymlx.hub.checkpoint import open_checkpoint
         from tinymlx.hub.tokenizer import load_tokenizer
+        from tinymlx.models.adapters import Adapter
         from tinymlx.models.load import read_config
 
         self.flags = flags
@@ -29,14 +33,27 @@ class Assistant:
         self.config = read_config(self.checkpoint)
         self.tokenizer = load_tokenizer(source)
         self.generation_config = self.checkpoint.generation_config
+        self.max_context = flags["max_kv_size"] or self.config.max_context
+        if self.max_context > self.config.max_context:
+            raise UserError(f"--max-kv-size {self.max_context} is more than the {self.config.max_context} tokens this model was made for")
+        self.adapter_bytes = Adapter(Path(flags["adapter_path"]), self.config).nbytes if flags["adapter_path"] is not None else 0
 
-    def render(self, messages: list[dict[str, Any]], enable_thinking: bool | None) -> list[int]:
-        """Token ids of a conversation that ends with a question, up to where the answer begins."""
+    def render(self, messages: list[dict[str, Any]], enable_thinking: bool | None) -> str:
+        """A conversation that ends with a question, as text up to where the answer begins."""
         options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
-        return self.tokenizer.encode(self.tokenizer.apply_chat_template(messages, **options))
+        return self.tokenizer.apply_chat_template(messages, **options)
+
+    def check(self, params: SamplingParams, prompt: list[int] | None = None) -> None:
+        """Raises UserError for what flags and prompt alone can be refused for, before the weights are read."""
+        from tinymlx.engine.generate import check_prompt
+        from tinymlx.engine.sampling import Sampler
+
+        Sampler([params], min(self.tokenizer.vocab_size, self.config.vocab_size))
+        if prompt is not None:
+            check_prompt(prompt, self.max_context, self.config.vocab_size)
 
     def load(self, context: int | None = None) -> Session:
-        """Read the weights. context: tokens that must fit; default as many as the model and the memory allow, or --max-kv-size.
+        """Read the weights. context: tokens that must fit; default --max-kv-size, or as many as the model and the memory allow.
 
         Raises UserError with the numbers, before anything is read, when weights and cache do not fit.
         """
@@ -44,24 +61,19 @@ class Assistant:
         from tinymlx.hub.progress import byte_bar
         from tinymlx.memory import plan
         from tinymlx.memory.machine import inspect
-        from tinymlx.models.config import token_ids
         from tinymlx.models.load import load_model, memory_request
 
-        flags, most = self.flags, self.config.max_position_embeddings
-        wanted = min(context or flags["max_kv_size"] or most, flags["max_kv_size"] or most)
+        flags = self.flags
+        wanted = min(context, self.max_context) if context else flags["max_kv_size"]
         machine = inspect(isolated=False)
-        request = memory_request(self.checkpoint, self.config) | {"backend": machine.backend, "prefill_step_size": flags["prefill_step_size"]}
-        chosen = plan.fit(plan.limit_bytes(machine), most=most, wanted=wanted if context or flags["max_kv_size"] else None, **request)
+        request = memory_request(self.checkpoint, self.config)
+        request |= {"backend": machine.backend, "prefill_step_size": flags["prefill_step_size"]}
+        request["weight_bytes"] += self.adapter_bytes
+        chosen = plan.fit(plan.limit_bytes(machine), most=self.max_context, wanted=wanted, **request)
         plan.apply_limits(chosen, machine)
         with byte_bar("loading") as progress:
             model = load_model(self.checkpoint, adapter_path=flags["adapter_path"], progress=progress)
-        return Session(
-            model,
-            self.tokenizer,
-            eos_token_ids=token_ids(self.generation_config.get("eos_token_id")),
-            max_context=chosen.context,
-            prefill_step_size=flags["prefill_step_size"],
-        )
+        return Session(model, self.tokenizer, max_context=chosen.context, prefill_step_size=flags["prefill_step_size"])
 
 
 @contextlib.contextmanager

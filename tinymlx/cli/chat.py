@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ def command(**flags: Any) -> None:
 
     assistant = Assistant(flags)
     params = sampling_params(flags, assistant.generation_config)
+    assistant.check(params)
     conversation = Conversation(assistant, assistant.load(), params, flags)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     if interactive:
@@ -57,7 +59,7 @@ def lines(interactive: bool) -> Iterator[str]:
 
     try:
         history = FileHistory(str(history_file()))
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: there is no home folder
         history = InMemoryHistory()
     prompt = PromptSession(history=history)
     while True:
@@ -133,26 +135,27 @@ class Conversation:
         if not file:
             raise UserError("/save needs a file name")
         content = {"system": self.system, "messages": self.messages}
-        partial = Path(f"{file}.partial")
+        partial = Path(f"{file}.partial").expanduser()
         try:
+            partial.touch(mode=0o600)  # what people ask is nobody else's business
             partial.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8", errors="replace")
-            partial.replace(file)
-        except OSError as error:
+            partial.replace(Path(file).expanduser())
+        except (OSError, RuntimeError) as error:
             with contextlib.suppress(OSError):
                 partial.unlink()
-            raise UserError(f"{file} cannot be written: {error.strerror or error}") from None
+            raise UserError(f"{file} cannot be written: {getattr(error, 'strerror', None) or error}") from None
         click.secho(f"saved {len(self.messages)} messages", dim=True, err=True)
 
     def load(self, file: str) -> None:
         if not file:
             raise UserError("/load needs a file name")
         try:
-            content = json.loads(Path(file).read_text(encoding="utf-8"))
+            content = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))
             system, messages = content["system"], content["messages"]
             saved = [{"role": message["role"], "content": message["content"]} for message in messages]
-        except OSError as error:
-            raise UserError(f"{file} cannot be read: {error.strerror or error}") from None
-        except (ValueError, TypeError, LookupError, RecursionError):
+        except (OSError, RuntimeError) as error:
+            raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        except (ValueError, TypeError, LookupError):
             raise UserError(f"{file} is not a conversation written by /save") from None
         alternating = all(m["role"] == ("user", "assistant")[i % 2] for i, m in enumerate(saved)) and len(saved) % 2 == 0
         if not alternating or not all(isinstance(text, str) for text in (system or "", *(m["content"] for m in saved))):
@@ -161,10 +164,9 @@ class Conversation:
         click.secho(f"loaded {len(saved)} messages", dim=True, err=True)
 
     def stats(self, _: str) -> None:
-        from tinymlx.cli.generate import bandwidth
         from tinymlx.cli.report import summary
 
-        click.echo(summary(self.last_stats, bandwidth()) if self.last_stats else "no answer yet", err=True)
+        click.echo(summary(self.last_stats) if self.last_stats else "no figures: the last answer was stopped, or there is none yet", err=True)
 
     def answer(self, question: str) -> None:
         """Stream an answer. Stopped by Ctrl-C, what was said so far stays in the conversation."""
@@ -173,15 +175,17 @@ class Conversation:
 
         system = [{"role": "system", "content": self.system}] if self.system else []
         asked = [*self.messages, {"role": "user", "content": question}]
-        prompt = self.assistant.render([*system, *asked], self.enable_thinking)
-        said, writer = [], Writer()
+        rendered = self.assistant.render([*system, *asked], self.enable_thinking)
+        prompt = self.assistant.tokenizer.encode(rendered)
+        said, writer, finish = [], Writer(thinking=rendered.rstrip().endswith("<think>")), None
+        self.last_stats = None
         with interruptible() as interrupted, show_prefill(interrupted) as on_prefill:
             stream = self.session.stream(prompt, self.params, on_prefill=on_prefill)
             try:
                 for chunk in stream:
                     said.append(chunk.text)
                     writer.write(chunk.text)
-                    self.last_stats = chunk.stats or self.last_stats
+                    self.last_stats, finish = chunk.stats, chunk.finish_reason
                     if interrupted():
                         break
             except Stopped:
@@ -189,31 +193,41 @@ class Conversation:
             finally:
                 stream.close()
                 writer.end()
-        self.messages = [*asked, {"role": "assistant", "content": "".join(said)}]
+        if any(said):
+            self.messages = [*asked, {"role": "assistant", "content": "".join(said)}]
         if sys.stderr.isatty():
-            click.secho("stopped" if interrupted() else self._summary(), dim=True, err=True)
+            from tinymlx.cli.report import summary
 
-    def _summary(self) -> str:
-        from tinymlx.cli.generate import bandwidth
-        from tinymlx.cli.report import summary
-
-        return summary(self.last_stats, bandwidth())
+            cut = f"cut after {len(said)} tokens; --max-tokens and --max-kv-size allow more · " if finish == "length" else ""
+            click.secho(cut + summary(self.last_stats) if self.last_stats else "stopped", dim=True, err=True)
 
 
 class Writer:
-    """Streams text to standard output; what stands between <think> and </think> is dimmed on a terminal."""
+    """Streams text to standard output; what stands between <think> and </think> is dimmed on a terminal.
 
-    def __init__(self) -> None:
-        self.dims = sys.stdout.isatty()
+    thinking: whether the prompt has opened <think> already. A tag can arrive in pieces: what may be the beginning of one waits.
+    """
+
+    DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+
+    def __init__(self, thinking: bool = False, dims: bool | None = None) -> None:
+        self.dims = sys.stdout.isatty() if dims is None else dims
+        self._held = ""
+        if thinking and self.dims:
+            sys.stdout.write(self.DIM)
 
     def write(self, text: str) -> None:
         if self.dims:
-            text = text.replace("<think>", "\x1b[2m<think>").replace("</think>", "</think>\x1b[0m")
+            text = self._held + text
+            tag = re.search(r"</?(t(h(i(nk?)?)?)?)?$", text)
+            self._held = tag[0] if tag else ""
+            text = text.removesuffix(self._held)
+            text = text.replace("<think>", f"{self.DIM}<think>").replace("</think>", f"</think>{self.PLAIN}")
         sys.stdout.write(text)
         sys.stdout.flush()
 
     def end(self) -> None:
-        sys.stdout.write("\x1b[0m\n" if self.dims else "\n")
+        sys.stdout.write(f"{self._held}{self.PLAIN}\n" if self.dims else "\n")
         sys.stdout.flush()
 
 

@@ -22,6 +22,8 @@ def command(prompt: str, raw: bool, logprobs: int | None, as_json: bool, **flags
         prompt = read_stdin()
     if not prompt:
         raise UserError("the prompt is empty; give text after --prompt, or pipe it in with --prompt -")
+    if logprobs is not None and not as_json:
+        raise UserError("--logprobs needs --json, which is where they are printed")
     if raw and flags["system_prompt"] is not None:
         raise UserError("--system-prompt needs the chat template; leave out --raw, or put the text into the prompt")
 
@@ -34,7 +36,9 @@ def command(prompt: str, raw: bool, logprobs: int | None, as_json: bool, **flags
         tokens = assistant.tokenizer.encode(prompt, add_special_tokens=True)
     else:
         system = [{"role": "system", "content": flags["system_prompt"]}] if flags["system_prompt"] is not None else []
-        tokens = assistant.render([*system, {"role": "user", "content": prompt}], flags["enable_thinking"])
+        question = {"role": "user", "content": prompt}
+        tokens = assistant.tokenizer.encode(assistant.render([*system, question], flags["enable_thinking"]))
+    assistant.check(params, tokens)
 
     session = assistant.load(context=len(tokens) + params.max_tokens)
     chunks = []
@@ -47,7 +51,9 @@ def command(prompt: str, raw: bool, logprobs: int | None, as_json: bool, **flags
     last = chunks[-1]
     if not as_json:
         sys.stdout.write("\n")
-        click.echo(summary(last.stats, bandwidth()), err=True)
+        if last.finish_reason == "length":
+            click.echo(f"cut after {last.stats.generated_tokens} tokens; --max-tokens and --max-kv-size allow more", err=True)
+        click.echo(summary(last.stats), err=True)
         return
     record: dict[str, Any] = {
         "text": "".join(c.text for c in chunks),
@@ -64,8 +70,3 @@ def read_stdin() -> str:
     """Standard input as text; bytes that are not UTF-8 become replacement characters."""
     return sys.stdin.buffer.read().decode("utf-8", "replace")
 
-
-def bandwidth() -> float | None:
-    from tinymlx.memory.machine import measured_bandwidth
-
-    return measured_bandwidth()

@@ -19,8 +19,11 @@ def timings(stats: Any) -> dict[str, float | int]:
     }
 
 
-def summary(stats: Any, bandwidth_gb_s: float | None) -> str:
+def summary(stats: Any) -> str:
     """One line: `prompt 31 tokens 210 tok/s · answer 64 tokens 5.4 tok/s · 0.5 GB/s, 3 % of 17.3 measured · peak 0.61 GB`."""
+    from tinymlx.memory.machine import measured_bandwidth
+
+    bandwidth_gb_s = measured_bandwidth()
     computed = stats.prompt_tokens - stats.num_cached_tokens
     cached = f" (+{stats.num_cached_tokens} cached)" if stats.num_cached_tokens else ""
     parts = [

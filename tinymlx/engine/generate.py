@@ -7,30 +7,34 @@ from typing import Any
 
 import mlx.core as mx
 
-from tinymlx.cache import PagePool
+from tinymlx.cache import PAGE_SIZE, PagePool
 from tinymlx.engine.sampling import NO_TOKEN, Draw, History, Sampler, SamplingParams, unusable_logits
 from tinymlx.engine.step import Stepper
 from tinymlx.engine.stop import StopMatcher
 from tinymlx.errors import UserError
 from tinymlx.models.qwen3 import Qwen3
 
+PROBED_STEPS = 4  # pipelined steps after which it is decided whether to go on so
 FIRST_PAGES = 64  # the pool of a conversation starts with 1,024 tokens and doubles
 
 
 @dataclass
 class Stats:
-    """What one answer took. Times are wall-clock seconds; the first token's is from the call to `stream`."""
+    """What one answer took. Times are wall-clock seconds; `prompt_s` is from the call to `stream` to the first token."""
 
     prompt_tokens: int = 0
     num_cached_tokens: int = 0
     prompt_s: float = 0.0
     generated_tokens: int = 0
     generation_s: float = 0.0
-    time_to_first_token_s: float = 0.0
     weight_bytes_per_token: int = 0
     kv_bytes_per_token: int = 0
     context_tokens: int = 0
     peak_memory_bytes: int = 0
+
+    @property
+    def time_to_first_token_s(self) -> float:
+        return self.prompt_s
 
     @property
     def prompt_tokens_per_s(self) -> float:
@@ -61,6 +65,19 @@ class Chunk:
     stats: Stats | None = None
 
 
+def check_prompt(prompt: Sequence[int], max_context: int, vocab_size: int) -> None:
+    """Raises UserError for a prompt that is empty, leaves no room for an answer, or has ids outside the vocabulary."""
+    if not prompt:
+        raise UserError("the prompt is empty; give at least one token")
+    if len(prompt) >= max_context:
+        raise UserError(
+            f"the prompt has {len(prompt)} tokens and the context holds {max_context} including the answer; "
+            "shorten it, /reset the chat, or raise --max-kv-size where the model allows"
+        )
+    if not 0 <= min(prompt) <= max(prompt) < vocab_size:
+        raise UserError(f"prompt token ids must lie in 0..{vocab_size - 1}; is this the model's own tokenizer?")
+
+
 class Stopped(Exception):
     """Raised by `on_prefill` to end an answer before it begins; what is computed so far stays cached."""
 
@@ -68,7 +85,7 @@ class Stopped(Exception):
 class Session:
     """A conversation's tokens and their K/V. One answer at a time; not for use from two threads at once.
 
-    max_context: most tokens of prompt and answer together; default the model's max_position_embeddings.
+    max_context: most tokens of prompt and answer together; default the model's own limit.
     """
 
     def __init__(
@@ -83,15 +100,18 @@ class Session:
         config = model.config
         self.model, self.tokenizer = model, tokenizer
         self.eos_token_ids = frozenset({*config.eos_token_ids, *tokenizer.eos_token_ids, *(eos_token_ids or ())})
-        self.max_context = min(max_context or config.max_position_embeddings, config.max_position_embeddings)
+        self.max_context = min(max_context or config.max_context, config.max_context)
         self.prefill_step_size = prefill_step_size
         self._stepper = Stepper(model)
+        self.pipelined = mx.default_device() == mx.gpu
+        """Whether the next step is enqueued before this one's token is read, so that the device never waits for Python."""
+        self._probed = False
         self.reset()
 
     def reset(self) -> None:
         """Forget the conversation."""
         config = self.model.config
-        pages = min(FIRST_PAGES, -(-self.max_context // 16))
+        pages = min(FIRST_PAGES, -(-self.max_context // PAGE_SIZE))
         self._pool = PagePool(config.num_hidden_layers, config.num_key_value_heads, config.head_dim, pages, self.model.dtype)
         self._tokens: list[int] = []  # fed to the model; K/V of all but the pending ones is in the pool
         self._pages: list[int] = []
@@ -110,7 +130,7 @@ class Session:
         called with prompt tokens done and in all; may raise Stopped. Raises UserError for a prompt that is empty, too long, or has ids outside the vocabulary.
         """
         prompt = list(prompt)
-        self._check(prompt)
+        check_prompt(prompt, self.max_context, self.model.config.vocab_size)
         try:
             yield from self._stream(prompt, params, on_prefill)
         except (GeneratorExit, Stopped):
@@ -118,17 +138,6 @@ class Session:
         except BaseException:
             self.reset()  # a step may have been cut in the middle
             raise
-
-    def _check(self, prompt: list[int]) -> None:
-        if not prompt:
-            raise UserError("the prompt is empty; give at least one token")
-        if len(prompt) >= self.max_context:
-            raise UserError(
-                f"the prompt has {len(prompt)} tokens and the context holds {self.max_context} including the answer; "
-                "shorten it, /reset the chat, or raise --max-kv-size where the model allows"
-            )
-        if not 0 <= min(prompt) <= max(prompt) < self.model.config.vocab_size:
-            raise UserError(f"prompt token ids must lie in 0..{self.model.config.vocab_size - 1}; is this the model's own tokenizer?")
 
     def _stream(self, prompt: list[int], params: SamplingParams, on_prefill: Callable[[int, int], None] | None) -> Iterator[Chunk]:
         began = time.perf_counter()
@@ -142,20 +151,23 @@ class Session:
         sampler = Sampler([params], min(self.tokenizer.vocab_size, self.model.config.vocab_size))
         draw, history = sampler.sample(self._prefill(prompt, on_prefill), [len(prompt)], sampler.history([prompt]))
         mx.eval(draw.arrays())
-        stats.prompt_s = stats.time_to_first_token_s = time.perf_counter() - began
+        stats.prompt_s = time.perf_counter() - began
 
         limit = min(params.max_tokens, self.max_context - len(prompt))
         detokenizer, stops = self.tokenizer.detokenizer(), StopMatcher(params.stop)
-        pipelined = mx.default_device() == mx.gpu
-        finish, decoding = None, time.perf_counter()
+        finish, decoding, peak = None, time.perf_counter(), 0
         while finish is None:
             stats.generated_tokens += 1
             position = len(prompt) + stats.generated_tokens
             last = stats.generated_tokens == limit
-            # On a GPU the next step is enqueued before this token is read, so that the device never waits for Python.
             upcoming = None
-            if pipelined and not last:
+            if self.pipelined and not last:
+                if not self._probed and stats.generated_tokens == 1:
+                    peak, active = mx.get_peak_memory(), mx.get_active_memory()
+                    mx.reset_peak_memory()
                 upcoming, history = self._enqueue(sampler, draw, position, history)
+                if not self._probed and stats.generated_tokens == PROBED_STEPS:
+                    self._decide(mx.get_peak_memory() - active)
             token, logprob, top_logprobs = draw.read()[0]
             if token == NO_TOKEN:
                 raise unusable_logits(position - 1)
@@ -172,10 +184,15 @@ class Session:
             elif finish is not None:
                 stats.generation_s = time.perf_counter() - decoding
                 stats.context_tokens = position
-                stats.peak_memory_bytes = mx.get_peak_memory()
+                stats.peak_memory_bytes = max(peak, mx.get_peak_memory())
                 chunk.stats = stats
             draw = upcoming
             yield chunk
+
+    def _decide(self, extra_bytes: int) -> None:
+        """Stop pipelining where it makes MLX copy the pool at every step instead of writing in place: then memory grew by a pool."""
+        self._probed = True
+        self.pipelined = extra_bytes < 0.75 * self._pool.array.nbytes
 
     def _keep_common(self, prompt: list[int]) -> int:
         """Cut the cache back to what it shares with `prompt`, less its last token, whose logits are needed. Returns what is kept."""

@@ -23,7 +23,7 @@ class Stepper:
         self.on_gpu = mx.default_device() == mx.gpu
 
     def table_width(self, pages: int) -> int:
-        """Pages in a step's block table: exact on a CPU; on a GPU rounded up by at most a quarter, so that few shapes are traced."""
+        """Pages in a step's block table: exact on a CPU; on a GPU rounded up, by 7 or a quarter at most, so that few shapes are traced."""
         if not self.on_gpu or pages == 0:
             return pages
         unit = max(8, 1 << max(pages.bit_length() - 3, 0))

@@ -1,5 +1,6 @@
 """A GGUF file as a checkpoint: Hugging Face tensor names, and quantised tensors as MLX affine triplets where that loses nothing."""
 
+import importlib.util
 import re
 from collections import Counter
 from typing import Any, NamedTuple
@@ -67,7 +68,9 @@ class GGUFCheckpoint(Checkpoint):
     """A GGUF file behind the interface of `Checkpoint`. The header is checked first; payload is read by `read` only."""
 
     def __init__(self, source: ModelSource):
-        """Raises UserError for a damaged file, an unsupported architecture or setting, or a tensor without a place."""
+        """Raises UserError for a damaged file, an unsupported architecture or setting, a tensor without a place, or one whose type
+        needs the `gguf` package where that is absent.
+        """
         self.source = source
         self._file = read_gguf(source.path)
         self.config = config_of(self._file)
@@ -82,6 +85,10 @@ class GGUFCheckpoint(Checkpoint):
             if kind == "weight" and "norm" not in module:
                 modules[module] = tensor
             self._add(module, kind, tensor)
+        if importlib.util.find_spec("gguf") is None:
+            for tensor in self._file.tensors.values():
+                if tensor.type.name in PLAIN:
+                    raise UserError(f"{source.path}: tensor {tensor.name} {gguf_blocks.needs_package(tensor.type.name)}")
         self.config["torch_dtype"] = _float_dtype(self._file)
         quantization = _quantization(modules)
         if quantization is not None:
@@ -91,7 +98,7 @@ class GGUFCheckpoint(Checkpoint):
         """The tensor `name`, copied out of the map, in the dtype that `tensors` names.
 
         One exception: scales and biases are float32 where they do not fit float16. Raises KeyError for an unknown name, UserError
-        for a NaN or infinite scale, or a type that needs the `gguf` package where it is absent.
+        for a NaN or infinite scale.
         """
         part = self._parts[name]
         tensor = part.tensor

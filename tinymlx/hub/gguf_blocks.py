@@ -106,12 +106,15 @@ def _six_bits(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return scales, minima
 
 
+def needs_package(kind: str) -> str:
+    """What to say of a tensor whose type is in PLAIN where the `gguf` package is missing."""
+    return f"is {kind}, which needs the package gguf: python -m pip install gguf"
+
+
 def plain(raw: np.ndarray, kind: str, shape: tuple[int, ...]) -> np.ndarray:
-    """float32 numbers [shape] of a type in PLAIN. Raises UserError without the `gguf` package, or if one is NaN or infinite."""
-    try:
-        import gguf
-    except ImportError:
-        raise UserError(f"is {kind}, which needs the package gguf: python -m pip install gguf") from None
+    """float32 numbers [shape] of a type in PLAIN, by the `gguf` package. Raises UserError if one is NaN or infinite."""
+    import gguf
+
     number = gguf.GGMLQuantizationType[kind]
     values = gguf.dequantize(raw.reshape(*shape[:-1], -1), number)
     if not np.isfinite(values).all():

@@ -8,9 +8,9 @@ from tinymlx.kernels.linear_residual import linear_residual
 from tinymlx.kernels.norm_gate_up import norm_gate_up
 from tinymlx.kernels.norm_qkv import norm_qkv
 from tinymlx.kernels.qk_norm_rope import qk_norm_rope
-from tinymlx.kernels.route import compile_key, graft, preference, traceable
+from tinymlx.kernels.route import compile_key, graft, traceable
 
 __all__ = [
-    "attend", "compile_key", "embed", "graft", "head", "linear_residual", "norm_experts", "norm_gate_up", "norm_qkv", "preference",
-    "qk_norm_rope", "traceable",
+    "attend", "compile_key", "embed", "graft", "head", "linear_residual", "norm_experts", "norm_gate_up", "norm_qkv", "qk_norm_rope",
+    "traceable",
 ]

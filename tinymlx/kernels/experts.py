@@ -21,14 +21,19 @@ def twin(
 
 def _gathered(x: mx.array, w: Linear, experts: mx.array, in_order: bool) -> mx.array:
     """x: [..., 1, K] with each row's expert in `experts` -> [..., 1, N]."""
+
+    def times(x: mx.array, weight: mx.array) -> mx.array:
+        return mx.gather_mm(x, weight.swapaxes(-1, -2), rhs_indices=experts, sorted_indices=in_order)
+
     if w.quantization is None:
-        return mx.gather_mm(x, w.weight.swapaxes(-1, -2), rhs_indices=experts, sorted_indices=in_order)
-    group_size, bits, mode = w.quantization
-    y = mx.gather_qmm(
-        x, w.weight, w.scales, w.biases, rhs_indices=experts, transpose=True, group_size=group_size, bits=bits, mode=mode,
-        sorted_indices=in_order,
-    )  # fmt: skip
-    return y.astype(x.dtype)
+        y = times(x, w.weight)
+    else:
+        group_size, bits, mode = w.quantization
+        y = mx.gather_qmm(
+            x, w.weight, w.scales, w.biases, rhs_indices=experts, transpose=True, group_size=group_size, bits=bits, mode=mode,
+            sorted_indices=in_order,
+        ).astype(x.dtype)  # fmt: skip
+    return y if w.lora is None else y + (w.lora.scale * times(times(x, w.lora.a), w.lora.b)).astype(x.dtype)
 
 
 def mlx(x, weight, eps, router, gate, up, down, *, top_k, normalize):
@@ -50,12 +55,8 @@ def mlx(x, weight, eps, router, gate, up, down, *, top_k, normalize):
     return (outputs * shares[..., None]).sum(axis=-2).astype(x.dtype)
 
 
-def _without_adapter(x, weight, eps, router, gate, up, down, **options) -> bool:
-    return all(w.lora is None and w.bias is None for w in (gate, up, down))
-
-
 norm_experts = Operation(
     "norm_experts",
     covers=("rms_norm", "linear", "dequantize", "swiglu", "silu", "mixture_of_experts"),
-    routes={"twin": Route(twin), "mlx": Route(mlx, applies=_without_adapter)},
+    routes={"twin": Route(twin), "mlx": Route(mlx)},
 )

@@ -27,7 +27,6 @@ class Route:
     run: Callable
     applies: Callable[..., bool] = _takes_anything
     traceable: bool = True  # may stand inside mx.compile
-    has_vjp: bool = True  # may be differentiated
 
 
 class Operation:
@@ -65,8 +64,11 @@ def preference() -> str:
 
 
 def compile_key() -> tuple:
-    """What a compiled step depends on besides its inputs; MLX ignores functions replaced after tracing, so cache by this."""
-    return preference(), tuple(sorted((name, id(function)) for name, function in _grafts.items()))
+    """What a compiled step depends on besides its inputs; MLX ignores functions replaced after tracing, so cache by this.
+
+    It holds the grafted functions themselves: the id of one that is gone can be another's.
+    """
+    return preference(), frozenset(_grafts.items())
 
 
 def traceable() -> bool:

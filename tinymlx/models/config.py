@@ -33,6 +33,8 @@ class ModelConfig(pydantic.BaseModel):
     intermediate_size: Positive
     vocab_size: Positive
     max_position_embeddings: Positive
+    max_context: Positive
+    """Most tokens of prompt and answer: max_position_embeddings, or what YaRN makes of the original length it names."""
     rms_norm_eps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6
     rope_theta: Annotated[float, Field(gt=1, allow_inf_nan=False)]
     rope_scaling: dict[str, Any] | None = None
@@ -99,7 +101,7 @@ class _Reader:
         if layers > 10_000:
             raise self.fail(f"num_hidden_layers is {layers}; the largest Qwen3 has 94")
         max_positions = self.integer("max_position_embeddings", 32768 if model_type != "llama" else 2048)
-        theta, scaling = self.rope(max_positions)
+        theta, scaling, max_context = self.rope(max_positions)
         bias = self.flag("attention_bias", model_type == "qwen2")
         values = dict(
             model_type=model_type,
@@ -111,6 +113,7 @@ class _Reader:
             intermediate_size=self.integer("intermediate_size"),
             vocab_size=self.integer("vocab_size"),
             max_position_embeddings=max_positions,
+            max_context=max_context,
             rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
             rope_theta=theta,
             rope_scaling=scaling,
@@ -121,7 +124,7 @@ class _Reader:
             mlp_bias=self.flag("mlp_bias", False),
             sliding_windows=self.sliding_windows(layers),
             moe_layers=self.moe_layers(layers),
-            eos_token_ids=token_ids(raw.get("eos_token_id")),
+            eos_token_ids=token_ids(raw.get("eos_token_id"), self.file),
         )
         if any(values["moe_layers"]):
             values.update(
@@ -159,12 +162,14 @@ class _Reader:
         if method is not None and "quantization" not in self.raw:
             raise self.fail(f"quant_method {method!r} is not supported; use the unquantised or an mlx-community checkpoint")
 
-    def rope(self, max_positions: int) -> tuple[Any, dict[str, Any] | None]:
-        """Theta and scaling, from the top level (transformers 4) or from `rope_parameters` (transformers 5)."""
+    def rope(self, max_positions: int) -> tuple[Any, dict[str, Any] | None, int]:
+        """Theta, scaling, and the context they allow; from the top level (transformers 4) or `rope_parameters` (transformers 5)."""
         parameters = self.raw.get("rope_parameters") or {}
         scaling = self.raw.get("rope_scaling") or parameters
         if not isinstance(parameters, Mapping) or not isinstance(scaling, Mapping):
             raise self.fail("rope_scaling and rope_parameters must be JSON objects")
+        if nested := [key for key, value in (*parameters.items(), *scaling.items()) if isinstance(value, Mapping)]:
+            raise self.fail(f"rope settings for each kind of layer ({nested[0]!r}) are not supported; one for all layers is")
         theta = parameters.get("rope_theta", scaling.get("rope_theta", self.raw.get("rope_theta", 10000.0)))  # the inner one wins
         if isinstance(theta, bool) or not isinstance(theta, int | float):
             raise self.fail(f"rope_theta is {theta!r}, not a number")
@@ -174,25 +179,28 @@ class _Reader:
         if scaling.get("partial_rotary_factor") not in (None, 1, 1.0):
             raise self.fail(f"partial_rotary_factor {scaling['partial_rotary_factor']!r} is not supported; only 1.0 is")
         if kind == "default":
-            return theta, None
-        scaling = {**scaling, "rope_type": kind}
-        scaling.setdefault("original_max_position_embeddings", max_positions)
+            return theta, None, max_positions
+        names_original = "original_max_position_embeddings" in scaling
+        scaling = {"original_max_position_embeddings": max_positions, **scaling, "rope_type": kind}
         for key in (*_ROPE_KEYS[kind], "original_max_position_embeddings"):
             value = scaling.get(key)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
                 raise self.fail(f"rope_scaling.{key} is {value!r}; {kind} needs a positive number")
         for key in ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"):
             value = scaling.get(key)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise self.fail(f"rope_scaling.{key} is {value!r}, not a number")
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf")):
+                raise self.fail(f"rope_scaling.{key} is {value!r}, not a number of 0 or more")
         if kind == "llama3" and scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
             raise self.fail("rope_scaling.high_freq_factor must be greater than low_freq_factor")
-        return theta, scaling
+        stretched = int(scaling["factor"] * scaling["original_max_position_embeddings"]) if kind == "yarn" and names_original else 0
+        return theta, scaling, max(max_positions, stretched)
 
     def sliding_windows(self, layers: int) -> tuple[int | None, ...]:
         """`layer_types` decides where present; else, with `use_sliding_window`, layers from `max_window_layers` on."""
         window = self.raw.get("sliding_window")
         kinds = self.raw.get("layer_types")
+        if kinds is not None and (not isinstance(kinds, list) or len(kinds) != layers):
+            raise self.fail(f"layer_types must list {layers} layers")
         if not self.flag("use_sliding_window", False) or window is None:
             if kinds is not None and any(kind != "full_attention" for kind in kinds):
                 raise self.fail("layer_types names sliding attention, but use_sliding_window or sliding_window is not set")
@@ -204,8 +212,6 @@ class _Reader:
             # transformers windows every layer of a mixture: Qwen3MoeConfig knows no max_window_layers.
             first = 0 if self.raw["model_type"] == "qwen3_moe" else self.integer("max_window_layers", 28)
             kinds = ["sliding_attention" if layer >= first else "full_attention" for layer in range(layers)]
-        if not isinstance(kinds, list) or len(kinds) != layers:
-            raise self.fail(f"layer_types must list {layers} layers")
         for kind in kinds:
             if kind not in ("full_attention", "sliding_attention"):
                 raise self.fail(f"layer type {kind!r} is not supported; full_attention and sliding_attention are")
@@ -220,9 +226,9 @@ class _Reader:
         return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))
 
 
-def token_ids(value: Any) -> tuple[int, ...]:
-    """eos_token_id as Hugging Face writes it: absent, one id, or a list."""
-    if value is None:
-        return ()
-    values = value if isinstance(value, list) else [value]
-    return tuple(v for v in values if isinstance(v, int) and not isinstance(v, bool))
+def token_ids(value: Any, file: str) -> tuple[int, ...]:
+    """eos_token_id as Hugging Face writes it: absent, one id, or a list. Raises UserError naming `file` for anything else."""
+    values = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values):
+        raise UserError(f"{file}: eos_token_id is {value!r}; a token id or a list of token ids is accepted")
+    return tuple(values)

@@ -10,14 +10,15 @@ import mlx.core as mx
 from tinymlx.errors import UserError
 from tinymlx.hub.checkpoint import Checkpoint
 from tinymlx.hub.progress import Progress
-from tinymlx.models.adapters import load_adapter
-from tinymlx.models.config import ModelConfig
+from tinymlx.models.adapters import Adapter
+from tinymlx.models.config import ModelConfig, token_ids
 from tinymlx.models.finite import all_finite
 from tinymlx.models.qwen3 import Qwen3, tensor_shapes
 from tinymlx.ops.linear import Quantization
 
 ACCEPTED_BITS, ACCEPTED_GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 _EXPERT = re.compile(r"(.+\.mlp)\.experts\.(\d+)\.((?:gate|up|down)_proj\..+)")
+E8M0_NAN = 0xFF  # a power-of-two scale of mxfp4 that stands for no number
 _FLOATS = {"BF16", "F16", "F32", "F64"}
 
 def load_model(
@@ -32,6 +33,7 @@ def load_model(
     dtype = dtype or default_dtype(checkpoint)
     quantization = quantized_modules(checkpoint, config)
     sources = match_tensors(checkpoint, config, quantization)
+    adapter = Adapter(Path(adapter_path), config) if adapter_path is not None else None
     checkpoint.verify_checksums(progress)
 
     total = sum(checkpoint.tensors[name].nbytes for parts in sources.values() for name in parts)
@@ -46,9 +48,7 @@ def load_model(
                 progress(done, total)
         weights[name] = arrays[0] if len(arrays) == 1 and not is_stacked(name, parts) else mx.stack(arrays)
         mx.eval(weights[name])
-    loras = {}
-    if adapter_path is not None:
-        loras = load_adapter(Path(adapter_path), config, weights, quantization, dtype)
+    loras = adapter.load(weights, quantization, dtype) if adapter is not None else {}
     return Qwen3(config, weights, quantization, loras)
 
 
@@ -78,7 +78,10 @@ def memory_request(checkpoint: Checkpoint, config: ModelConfig, dtype: mx.Dtype 
 
 
 def read_config(checkpoint: Checkpoint) -> ModelConfig:
-    return ModelConfig.from_dict(checkpoint.config, file=str(_config_file(checkpoint)))
+    """The model's configuration, with the end tokens of generation_config.json beside those of config.json."""
+    config = ModelConfig.from_dict(checkpoint.config, file=str(_config_file(checkpoint)))
+    more = token_ids(checkpoint.generation_config.get("eos_token_id"), str(_config_file(checkpoint).with_name("generation_config.json")))
+    return config.model_copy(update={"eos_token_ids": tuple(sorted({*config.eos_token_ids, *more}))})
 
 
 def _config_file(checkpoint: Checkpoint) -> Path:
@@ -198,6 +201,8 @@ def is_stacked(name: str, parts: list[str]) -> bool:
 def _cast(checkpoint: Checkpoint, name: str, dtype: mx.Dtype) -> mx.array:
     array = checkpoint.read(name)
     if not mx.issubdtype(array.dtype, mx.floating):
+        if array.dtype == mx.uint8 and mx.any(array == E8M0_NAN).item():
+            raise UserError(f"{checkpoint.tensors[name].file}: tensor {name} has a scale that is NaN; download the file again")
         return array
     if not all_finite(array):
         raise UserError(f"{checkpoint.tensors[name].file}: tensor {name} contains NaN or infinity; download the file again")
