@@ -73,7 +73,7 @@ def test_missing_expert_is_named(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("override", [{"bits": 7}, {"group_size": 48}, {"mode": "nvfp9"}, {"bits": "4"}])
+@pytest.mark.parametrize("override", [{"bits": 4.0}, {"group_size": 32.0}, {"bits": 7}, {"group_size": 48}, {"mode": "nvfp9"}, {"bits": "4"}])
 def test_unknown_packing_is_named(folder, override):
     def pack(tensors):
         weight, scales, biases = mx.quantize(mx.array(tensors["lm_head.weight"]), group_size=64, bits=4)
@@ -203,6 +203,8 @@ ADAPTER_DAMAGE = {
     "nan": (dict(change=lambda t: t["model.layers.0.self_attn.q_proj.lora_a"].fill(np.nan)), "NaN"),
     "kind": (dict(fine_tune_type="full"), "full"),
     "scale": (dict(lora_parameters={"scale": "much"}), "scale"),
+    "scale beyond floats": (dict(lora_parameters={"scale": 10**400}), "scale"),
+    "empty": (dict(change=lambda t: t.clear()), "no tensor"),
     "embedding": (dict(change=lambda t: t.update({"model.embed_tokens.lora_a": np.zeros((131, 2), np.float32)})), "embedding"),
     "magnitude": (dict(kind="dora", change=lambda t: t.pop("model.layers.0.self_attn.q_proj.m")), "q_proj has lora_a, lora_b"),
     "other magnitude": (dict(kind="dora", change=lambda t: t.update({"model.layers.0.self_attn.q_proj.m": np.ones(3, np.float32)})), "[256]"),

@@ -15,10 +15,10 @@ from safetensors.numpy import save, save_file
 from tiny import tiny_weights, write_checkpoint
 
 from tinymlx.errors import UserError
-from tinymlx.hub import checksums
+from tinymlx.hub import checksums, tokenizer
 from tinymlx.hub.checkpoint import INDEX, open_checkpoint
 from tinymlx.hub.safetensors import SafetensorsFile, read_file
-from tinymlx.hub.source import ModelSource
+from tinymlx.hub.source import ModelSource, resolve
 
 pytestmark = pytest.mark.capability("safetensors")
 
@@ -458,3 +458,40 @@ def test_sums_that_do_not_fit(summed):
     fails(opened.verify_checksums, "SHA256SUMS")
     sums.unlink()
     opened.verify_checksums()
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors", INDEX, "tokenizer.json", "chat_template.jinja", "SHA256SUMS"])
+@pytest.mark.parametrize("kind", ["fifo", "loop", "broken link"])
+def test_what_is_no_file_is_named_and_nothing_hangs(tmp_path, name, kind):
+    write_checkpoint(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    file = tmp_path / name
+    file.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(file)
+    else:
+        file.symlink_to(name if kind == "loop" else "not-there")
+
+    def read_all():
+        source = resolve(str(tmp_path))
+        open_checkpoint(source).verify_checksums()
+        tokenizer._chat_templates(tmp_path, {})
+        tokenizer.load_tokenizer(source)
+
+    fails(read_all, name)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja", "SHA256SUMS", "config.json"])
+def test_files_that_are_far_too_large_are_not_read(tmp_path, name):
+    write_checkpoint(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with open(tmp_path / name, "wb") as file:
+        file.truncate(40 << 30)
+
+    def read_all():
+        source = resolve(str(tmp_path))
+        open_checkpoint(source).verify_checksums()
+        tokenizer._chat_templates(tmp_path, {})
+        tokenizer.load_tokenizer(source)
+
+    fails(read_all, name)

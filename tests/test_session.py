@@ -3,6 +3,7 @@
 import threading
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -217,3 +218,44 @@ def test_logprobs_are_those_of_the_uncached_model(model):
     for chunk, row in zip(chunks, logprobs.tolist()):
         assert chunk.logprob == pytest.approx(row[chunk.token], abs=1e-5)
         assert [token for token, _ in chunk.top_logprobs] == sorted(range(131), key=lambda t: -row[t])[:3]
+
+
+def test_one_answer_at_a_time(model):
+    session = Session(model, Letters())
+    stream = session.stream(PROMPT, SamplingParams(max_tokens=8))
+    next(stream)
+    with pytest.raises(RuntimeError, match="still answering"):
+        answer(session, PROMPT)
+    with pytest.raises(RuntimeError, match="still answering"):
+        session.reset()
+    stream.close()
+    assert answer(session, PROMPT) == greedy(model, PROMPT, 8)
+
+
+def test_prefill_can_be_stopped_within_a_chunk(model):
+    """On a CPU a chunk takes seconds: progress comes layer by layer, and what is stopped there is still right afterwards."""
+    session = Session(model, Letters())
+    calls = []
+
+    def stop(done, total):
+        calls.append((done, total))
+        if done < total:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        list(session.stream(PROMPT, SamplingParams(), on_prefill=stop))
+    assert calls == [(len(PROMPT) // 2, len(PROMPT))]
+    longer = PROMPT + [4, 5]
+    assert answer(session, longer) == greedy(model, longer, 8)
+
+
+@pytest.mark.parametrize("options", [{"max_context": 0}, {"max_context": 1.5}, {"prefill_step_size": 0}, {"prefill_step_size": -1}])
+def test_odd_sizes_are_refused(model, options):
+    with pytest.raises(UserError, match="positive number of tokens"):
+        Session(model, Letters(), **options)
+
+
+def test_prompt_ids_of_numpy_are_numbers_and_floats_are_not(model):
+    assert answer(Session(model, Letters()), np.array(PROMPT)) == greedy(model, PROMPT, 8)
+    with pytest.raises(TypeError):
+        answer(Session(model, Letters()), [1.5])

@@ -47,9 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     With TINYMLX_DEBUG=1 an error shows where it was raised.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows what it can
+    _mend_streams()
     try:
         status = group.main(arguments, prog_name="tinymlx", standalone_mode=False)
         sys.stdout.flush()  # here, where a closed pipe can still be handled
@@ -66,9 +64,30 @@ def main(arguments: list[str] | None = None) -> None:
     except click.Abort as abort:  # click raises it for Ctrl-C, and where an answer was asked for and the input ended
         status = 130 if isinstance(abort.__cause__, KeyboardInterrupt) else 1
     except BrokenPipeError:  # the reader has left, as in `tinymlx ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet too
+        _silence_stdout()
         status = 1
+    except MemoryError:
+        status = _fail("not enough memory; close other programs, or take a smaller model or context")
+    except OSError as error:
+        _silence_stdout()
+        status = _fail(f"reading or writing failed: {error.filename or 'standard input or output'}: {error.strerror or error}")
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _mend_streams() -> None:
+    """A closed stream becomes the null device, so that nothing else is opened under its number; odd characters are replaced."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+            setattr(sys, name, open(number, mode, closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows what it can
+
+
+def _silence_stdout() -> None:
+    """So that the flush at exit is quiet too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(line: str) -> int:

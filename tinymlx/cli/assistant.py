@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,16 +79,16 @@ class Assistant:
 
 @contextlib.contextmanager
 def show_prefill(stopped: Callable[[], bool] = lambda: False) -> Iterator[Callable[[int, int], None]]:
-    """A bar over prompt tokens on a terminal, for prompts of more than one chunk. Raises Stopped, cache kept, once `stopped()`."""
+    """A bar over prompt tokens on a terminal once they take a second. Raises Stopped, cache kept, once `stopped()`."""
     from tinymlx.engine import Stopped
 
-    bar = None
+    bar, began = None, time.monotonic()
 
     def on_prefill(done: int, total: int) -> None:
         nonlocal bar
         if stopped():
             raise Stopped
-        if bar is None and done < total and sys.stderr.isatty():
+        if bar is None and done < total and time.monotonic() - began > 1 and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -39,6 +39,8 @@ def command(seconds: float, scale: float, json_file: str | None) -> None:
     N bytes counts N, a copy or scale 2 N. `doctor` and `chat` use what is measured here; it is
     kept in your cache folder.
     """
+    if seconds != seconds or scale != scale:
+        raise click.BadParameter("NaN is not a number of seconds")
     from tinymlx.bench import bandwidth, roofline
     from tinymlx.memory import machine as machines
 

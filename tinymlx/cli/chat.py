@@ -43,7 +43,7 @@ def command(**flags: Any) -> None:
             if not conversation.take(line):
                 break
         except UserError as error:
-            click.echo(f"error: {error}", err=True)
+            click.echo("error: " + " ".join(str(error).split()), err=True)
             if not interactive:
                 raise SystemExit(1) from None
 
@@ -51,7 +51,7 @@ def command(**flags: Any) -> None:
 def lines(interactive: bool) -> Iterator[str]:
     """What the user types, with line editing and history, or the lines of a pipe."""
     if not interactive:
-        for line in sys.stdin.buffer:
+        for line in getattr(sys.stdin, "buffer", ()):
             yield line.decode("utf-8", "replace").rstrip("\r\n")
         return
     from prompt_toolkit import PromptSession
@@ -77,6 +77,8 @@ def history_file() -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = folder / "chat_history"
     file.touch(mode=0o600)
+    if not file.is_file():
+        raise OSError(f"{file} is not a file")
     return file
 
 
@@ -212,11 +214,12 @@ class Writer:
 
     def __init__(self, thinking: bool = False, dims: bool | None = None) -> None:
         self.dims = sys.stdout.isatty() if dims is None else dims
-        self._held = ""
+        self._held, self._began = "", False
         if thinking and self.dims:
             sys.stdout.write(self.DIM)
 
     def write(self, text: str) -> None:
+        self._began = True
         if self.dims:
             text = self._held + text
             tag = re.search(r"</?(t(h(i(nk?)?)?)?)?$", text)
@@ -227,7 +230,11 @@ class Writer:
         sys.stdout.flush()
 
     def end(self) -> None:
-        sys.stdout.write(f"{self._held}{self.PLAIN}\n" if self.dims else "\n")
+        """Ends the line, if there is one."""
+        if self.dims:
+            sys.stdout.write(self._held + self.PLAIN)
+        if self._began:
+            sys.stdout.write("\n")
         sys.stdout.flush()
 
 

@@ -63,7 +63,7 @@ def command(prompt: str, raw: bool, logprobs: int | None, as_json: bool, **flags
     }
     if logprobs is not None:
         record["logprobs"] = [{"token": c.token, "logprob": c.logprob, "top_logprobs": c.top_logprobs} for c in chunks]
-    click.echo(json.dumps(record, ensure_ascii=False))
+    click.echo(json.dumps(record, ensure_ascii=not (sys.stdout.encoding or "").lower().startswith("utf"), allow_nan=False))
 
 
 def read_stdin() -> str:

@@ -1,5 +1,6 @@
 """One conversation: prefill in chunks, decode token by token, and keep its K/V for the next turn."""
 
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +99,9 @@ class Session:
         prefill_step_size: int = 512,
     ):
         config = model.config
+        for name, value in (("max_context", max_context), ("prefill_step_size", prefill_step_size)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise UserError(f"{name} is {value!r}; a positive number of tokens is accepted")
         self.model, self.tokenizer = model, tokenizer
         self.eos_token_ids = frozenset({*config.eos_token_ids, *tokenizer.eos_token_ids, *(eos_token_ids or ())})
         self.max_context = min(max_context or config.max_context, config.max_context)
@@ -106,10 +110,16 @@ class Session:
         self.pipelined = mx.default_device() == mx.gpu
         """Whether the next step is enqueued before this one's token is read, so that the device never waits for Python."""
         self._probed = False
-        self.reset()
+        self._busy = False
+        self._forget()
 
     def reset(self) -> None:
-        """Forget the conversation."""
+        """Forget the conversation. Raises RuntimeError while an answer is being streamed."""
+        if self._busy:
+            raise RuntimeError("this session is still answering; close that stream first")
+        self._forget()
+
+    def _forget(self) -> None:
         config = self.model.config
         pages = min(FIRST_PAGES, -(-self.max_context // PAGE_SIZE))
         self._pool = PagePool(config.num_hidden_layers, config.num_key_value_heads, config.head_dim, pages, self.model.dtype)
@@ -129,15 +139,20 @@ class Session:
         What it has in common with the tokens already cached is not computed again. Closing the iterator stops the answer and keeps the cache. on_prefill:
         called with prompt tokens done and in all; may raise Stopped. Raises UserError for a prompt that is empty, too long, or has ids outside the vocabulary.
         """
-        prompt = list(prompt)
+        prompt = [operator.index(token) for token in prompt]
         check_prompt(prompt, self.max_context, self.model.config.vocab_size)
+        if self._busy:
+            raise RuntimeError("this session is still answering; close that stream first, or use another session")
+        self._busy = True
         try:
             yield from self._stream(prompt, params, on_prefill)
         except (GeneratorExit, Stopped):
             raise
         except BaseException:
-            self.reset()  # a step may have been cut in the middle
+            self._forget()  # a step may have been cut in the middle
             raise
+        finally:
+            self._busy = False
 
     def _stream(self, prompt: list[int], params: SamplingParams, on_prefill: Callable[[int, int], None] | None) -> Iterator[Chunk]:
         began = time.perf_counter()
@@ -217,6 +232,12 @@ class Session:
             chunk = prompt[done : done + self.prefill_step_size]
             last = done + len(chunk) == len(prompt)
             hidden = self._feed(mx.array([chunk]), chunk, logits=last)
+            if mx.default_device() == mx.cpu:
+                # Layer by layer, so that Ctrl-C and progress do not wait for a chunk of many seconds.
+                for layer, kv in enumerate(self._pending[0][:-1], 1):
+                    mx.eval(kv)
+                    if on_prefill:
+                        on_prefill(done + len(chunk) * layer // len(self._pending[0]), len(prompt))
             mx.eval(hidden, self._pending[0])
             done += len(chunk)
             if on_prefill:

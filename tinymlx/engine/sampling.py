@@ -75,13 +75,13 @@ class SamplingParams:
         checked = {
             "temperature": _number("temperature", self.temperature, 0, _FLOAT32_MAX, "a number of 0 or more"),
             "top_p": _number("top_p", self.top_p, 0, 1, "a number above 0 and at most 1", above=True),
-            "top_k": _integer("top_k", self.top_k, 0, None, "0 (off) or a positive integer"),
+            "top_k": min(_integer("top_k", self.top_k, 0, None, "0 (off) or a positive integer"), _MANY),
             "min_p": _number("min_p", self.min_p, 0, 1, "a number from 0 to 1"),
             "repetition_penalty": _number(
                 "repetition_penalty", self.repetition_penalty, 0, _FLOAT32_MAX, "a number above 0", above=True
             ),
-            "repetition_context_size": _integer(
-                "repetition_context_size", self.repetition_context_size, 1, None, "a positive integer"
+            "repetition_context_size": min(
+                _integer("repetition_context_size", self.repetition_context_size, 1, None, "a positive integer"), _MANY
             ),
             "presence_penalty": _number("presence_penalty", self.presence_penalty, -2, 2, "a number from -2 to 2"),
             "frequency_penalty": _number("frequency_penalty", self.frequency_penalty, -2, 2, "a number from -2 to 2"),
@@ -488,6 +488,9 @@ def _number(name: str, value, low: float, high: float, accepted: str, *, above: 
     if not fits or (above and value == low):
         raise UserError(f"{name} is {value!r}; {accepted} is accepted")
     return float(value)
+
+
+_MANY = 2**31 - 1  # more than any vocabulary or context, and still an int32
 
 
 def _integer(name: str, value, low: int, high: int | None, accepted: str) -> int:

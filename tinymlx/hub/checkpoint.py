@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from tinymlx.hub.source import ModelSource
 if TYPE_CHECKING:
     import mlx.core as mx
 
-__all__ = ["Checkpoint", "SafetensorsCheckpoint", "TensorInfo", "check_inside", "open_checkpoint", "read_json"]
+__all__ = ["Checkpoint", "SafetensorsCheckpoint", "TensorInfo", "check_inside", "open_checkpoint", "present", "read_json"]
 
 INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
@@ -60,13 +61,13 @@ class SafetensorsCheckpoint(Checkpoint):
         self.source = source
         folder = source.path
         config_file = folder / "config.json"
-        if not config_file.exists():
+        if not present(config_file):
             raise UserError(f"{config_file} is missing; a model folder holds config.json and .safetensors files")
         check_inside(folder, config_file)
         self.config = read_json(config_file)
         generation_file = folder / "generation_config.json"
         self.generation_config = {}
-        if generation_file.exists():
+        if present(generation_file):
             check_inside(folder, generation_file)
             self.generation_config = read_json(generation_file)
 
@@ -109,15 +110,32 @@ def read_json(file: Path) -> dict:
     return value
 
 
+def present(file: Path) -> bool:
+    """Whether the file is there. A link to nothing, as an unfinished download leaves it, is an error and not an absent file."""
+    if file.is_symlink() and not file.exists():
+        raise UserError(f"{file} is a link to a file that is not there; {_AGAIN}")
+    return file.exists()
+
+
 def check_inside(folder: Path, file: Path) -> None:
-    """Refuse a link that leads out of the model folder, except into the hub cache that the folder belongs to.
+    """Refuse what is not a file of reasonable size, and a link that leads out of the model folder.
+
+    Links into the hub cache that the folder belongs to are followed.
 
     A folder that was unpacked or cloned can hold links that a stranger chose. Followed, they would let an index or a
     tokenizer name any file of this machine, and `convert` would carry it into a folder that may be published. The hub's
     cache is built of links, `snapshots/<commit>/x -> ../../blobs/<hash>` (or the cache's shared `blobs`), which
     huggingface_hub made itself.
     """
-    target, root = file.resolve(), folder.resolve()
+    try:
+        target, root = file.resolve(), folder.resolve()
+        status = target.stat()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}; {_AGAIN}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"{file} is not a regular file; {_AGAIN}")
+    if not file.name.endswith(".safetensors") and status.st_size > _MAX_JSON:
+        raise UserError(f"{file} has {status.st_size} bytes, too many for what it should be; {_AGAIN}")
     if target.is_relative_to(root):
         return
     if root.parent.name == "snapshots" and root.parent.parent.name.startswith("models--"):
@@ -130,7 +148,7 @@ def check_inside(folder: Path, file: Path) -> None:
 def _read_index(folder: Path) -> dict[str, str] | None:
     """Tensor name to file name from the index, or None where there is none."""
     file = folder / INDEX
-    if not file.exists():
+    if not present(file):
         return None
     check_inside(folder, file)
     weight_map = read_json(file).get("weight_map")

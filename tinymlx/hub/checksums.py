@@ -55,13 +55,18 @@ def matches(
     return True
 
 
+_MAX_SUMS = 64 << 20
+
+
 def read_sums(folder: Path) -> dict[str, str] | None:
     """File name to hex digest from `folder`'s SHA256SUMS (the format of sha256sum); None where there is none."""
     file = folder / SUMS
     try:
+        if not file.is_symlink() and not file.exists():
+            return None
+        if not file.is_file() or file.stat().st_size > _MAX_SUMS:
+            raise UserError(f"{file} is not a list of checksums; remove it, or convert the model again")
         text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {error}; remove it, or convert the model again") from None
     sums = {}

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from tinymlx.errors import UserError
 from tinymlx.hub import smollm2
@@ -61,6 +62,7 @@ def download(
 
     A whole snapshot in the cache serves when the hub cannot be reached. Raises UserError with the next act.
     """
+    _check_endpoint(endpoint or os.environ.get("HF_ENDPOINT"))  # huggingface_hub fails to import with a broken one
     import huggingface_hub  # 0.5 s to import
     from huggingface_hub import constants
 
@@ -112,6 +114,15 @@ def cached_models() -> list[CachedModel]:
                 models.append(CachedModel(name, revision.snapshot_path, nbytes))
                 break
     return models
+
+
+def _check_endpoint(endpoint: str | None) -> None:
+    try:
+        valid = not endpoint or urlsplit(endpoint).scheme in ("http", "https") and (urlsplit(endpoint).port or 1) > 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise UserError(f"HF_ENDPOINT is {endpoint!r}, not the address of a hub; correct or unset it")
 
 
 class _Hub:

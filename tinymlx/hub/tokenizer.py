@@ -15,7 +15,7 @@ import tokenizers
 
 from tinymlx.errors import UserError
 from tinymlx.hub.chat_template import ChatTemplate
-from tinymlx.hub.checkpoint import check_inside, read_json
+from tinymlx.hub.checkpoint import check_inside, present, read_json
 from tinymlx.hub.detokenizer import StreamingDetokenizer, decode
 from tinymlx.hub.source import ModelSource
 from tinymlx.hub.vocabulary import SentencePieceVocabulary, TokenizersVocabulary, Vocabulary
@@ -176,7 +176,7 @@ def _tokenizer_of_folder(folder: Path) -> Tokenizer:
 
 def _optional_json(folder: Path, name: str) -> dict[str, Any]:
     file = folder / name
-    if not file.exists():
+    if not present(file):
         return {}
     check_inside(folder, file)
     return read_json(file)
@@ -196,7 +196,7 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
         value = config.get(name)
         text = value.get("content") if isinstance(value, dict) else value
         if isinstance(text, str):
-            found[name] = text
+            found[name] = _well_formed(text)
     return found
 
 
@@ -275,7 +275,7 @@ def _read_sentencepiece(
 def _chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """By name, from chat_template.jinja, else chat_template.json, else tokenizer_config.json."""
     file = folder / "chat_template.jinja"
-    if file.exists():
+    if present(file):
         check_inside(folder, file)
         try:
             return {"default": file.read_text(encoding="utf-8")}

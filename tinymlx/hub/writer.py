@@ -55,7 +55,12 @@ def new_folder(target: Path) -> Iterator[Path]:
     Raises UserError when `target` exists and is not an empty folder. What a killed process left, the next one removes.
     """
     target = Path(os.path.abspath(target))  # "." has no name
-    if target.is_symlink() or target.exists() and (not target.is_dir() or any(target.iterdir())):
+    try:
+        str(target).encode()  # MLX opens files by UTF-8 names
+        taken = target.is_symlink() or target.exists() and (not target.is_dir() or any(target.iterdir()))
+    except (OSError, UnicodeEncodeError) as error:
+        raise UserError(f"{str(target)[:200]!r} cannot be a folder: {getattr(error, 'strerror', None) or 'not UTF-8'}; name another") from None
+    if taken:
         raise UserError(f"{target} exists already; name a new folder, or remove it first")
     prefix = f".{target.name}.partial-"
     try:

@@ -1,6 +1,5 @@
 """Adapters in mlx-lm's format: a folder with adapter_config.json and adapters.safetensors."""
 
-import math
 from pathlib import Path
 
 import mlx.core as mx
@@ -34,11 +33,13 @@ class Adapter:
             raise UserError(f"{settings_file}: fine_tune_type {self.kind!r} is not supported; lora and dora are")
         parameters = settings.get("lora_parameters", {})
         scale = parameters.get("scale", 20.0) if isinstance(parameters, dict) else None
-        if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
+        if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) < 1e9:
             raise UserError(f"{settings_file}: lora_parameters.scale is {scale!r}, not a number")
         self.scale = float(scale)
         self._file = SafetensorsFile(self.path)
         self.modules = sorted({name.rpartition(".")[0] for name in self._file.tensors})
+        if not self.modules:
+            raise UserError(f"{self.path} holds no tensor; train the adapter again")
         linears, _ = tensor_shapes(config)
         for module in self.modules:
             self._check(module, linears.get(module))

@@ -81,6 +81,8 @@ class _Reader:
             raise self.fail(f"{key} is missing; take the config.json that belongs to these weights")
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.fail(f"{key} is {value!r}, not an integer")
+        if abs(value) > 2**31:
+            raise self.fail(f"{key} is {value}, more than a tensor can have")
         return value
 
     def read(self) -> ModelConfig:
@@ -133,6 +135,8 @@ class _Reader:
                 moe_intermediate_size=self.integer("moe_intermediate_size"),
                 norm_topk_prob=self.flag("norm_topk_prob", False),
             )
+            if values["num_experts"] > 10_000:
+                raise self.fail(f"num_experts is {values['num_experts']}; the largest Qwen3 has 128")
             if not 1 <= values["num_experts_per_tok"] <= values["num_experts"]:
                 raise self.fail(f"num_experts_per_tok {values['num_experts_per_tok']} is not in 1..num_experts ({values['num_experts']})")
         try:
@@ -171,8 +175,8 @@ class _Reader:
         if nested := [key for key, value in (*parameters.items(), *scaling.items()) if isinstance(value, Mapping)]:
             raise self.fail(f"rope settings for each kind of layer ({nested[0]!r}) are not supported; one for all layers is")
         theta = parameters.get("rope_theta", scaling.get("rope_theta", self.raw.get("rope_theta", 10000.0)))  # the inner one wins
-        if isinstance(theta, bool) or not isinstance(theta, int | float):
-            raise self.fail(f"rope_theta is {theta!r}, not a number")
+        if not _is_between(theta, 1, 1e15):
+            raise self.fail(f"rope_theta is {theta!r}, not a number from 1 to 1e15")
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind not in ROPE_TYPES:
             raise self.fail(f"rope_type {kind!r} is not supported; tinymlx knows {', '.join(ROPE_TYPES)}")
@@ -184,12 +188,12 @@ class _Reader:
         scaling = {"original_max_position_embeddings": max_positions, **scaling, "rope_type": kind}
         for key in (*_ROPE_KEYS[kind], "original_max_position_embeddings"):
             value = scaling.get(key)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-                raise self.fail(f"rope_scaling.{key} is {value!r}; {kind} needs a positive number")
+            if not _is_between(value, 1e-6, 1e9):
+                raise self.fail(f"rope_scaling.{key} is {value!r}; {kind} needs a number from 1e-6 to 1e9")
         for key in ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"):
             value = scaling.get(key)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf")):
-                raise self.fail(f"rope_scaling.{key} is {value!r}, not a number of 0 or more")
+            if value and not _is_between(value, 1e-6, 1e9):
+                raise self.fail(f"rope_scaling.{key} is {value!r}, not a number from 1e-6 to 1e9")
         if kind == "llama3" and scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
             raise self.fail("rope_scaling.high_freq_factor must be greater than low_freq_factor")
         stretched = int(scaling["factor"] * scaling["original_max_position_embeddings"]) if kind == "yarn" and names_original else 0
@@ -224,6 +228,11 @@ class _Reader:
         if step < 1 or not isinstance(dense, list):
             raise self.fail("decoder_sparse_step must be at least 1 and mlp_only_layers a list of layer numbers")
         return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))
+
+
+def _is_between(value: Any, low: float, high: float) -> bool:
+    """Whether it is a number (no bool, no NaN) in that range; of whole numbers too large for a float, too."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
 def token_ids(value: Any, file: str) -> tuple[int, ...]:

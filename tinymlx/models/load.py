@@ -129,9 +129,10 @@ def quantized_modules(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, 
 def _quantization(raw: dict, module: str, file: Path) -> Quantization:
     mode = raw.get("mode", "affine")
     group_size, bits = raw.get("group_size", 32 if mode == "mxfp4" else 64), raw.get("bits", 4)
-    if mode == "affine" and bits in ACCEPTED_BITS and group_size in ACCEPTED_GROUPS:
+    whole = type(bits) is int and type(group_size) is int
+    if whole and mode == "affine" and bits in ACCEPTED_BITS and group_size in ACCEPTED_GROUPS:
         return Quantization(group_size, bits, mode)
-    if mode == "mxfp4" and bits == 4 and group_size == 32:
+    if whole and mode == "mxfp4" and bits == 4 and group_size == 32:
         return Quantization(group_size, bits, mode)
     raise UserError(
         f"{file}: {module} is packed as mode {mode!r}, bits {bits!r}, group_size {group_size!r}; accepted are affine with bits "
@@ -166,9 +167,9 @@ def match_tensors(checkpoint: Checkpoint, config: ModelConfig, quantization: dic
             available[name] = [name]
     folder = checkpoint.source.path
     for name, parts in experts.items():
-        missing = set(range(config.num_experts)) - parts.keys()
-        if missing:
-            raise UserError(f"{folder}: expert {min(missing)} of {name} is missing; download the checkpoint again")
+        missing = next((i for i in range(config.num_experts) if i not in parts), None)
+        if missing is not None:
+            raise UserError(f"{folder}: expert {missing} of {name} is missing; download the checkpoint again")
         available[name] = [parts[i] for i in sorted(parts)]
 
     expected = dict(_expected(config, quantization))
