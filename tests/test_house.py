@@ -398,3 +398,8 @@ def test_the_readme_shows_what_was_recorded():
     assert status.with_table(readme, results) == readme, "run: python tests/status.py"
     recorded = {name for entry in results.values() for name in entry["capabilities"]}
     assert recorded <= status.declared(), "benchmarks/results/status names a capability that no test stands for"
+
+
+def test_the_chinese_readme_has_the_same_commands():
+    blocks = [re.findall(r"```(?:sh|python)\n.*?```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL) for name in ("README.md", "README.zh-CN.md")]
+    assert blocks[0] and blocks[0] == blocks[1]

@@ -1,5 +1,6 @@
 """A checkpoint: config and tensors of a model folder or file, whose headers are checked before any payload is read."""
 
+import abc
 import json
 import re
 import stat
@@ -23,7 +24,7 @@ _MAX_JSON = 64 << 20  # the largest index (Qwen3-235B, one tensor an expert) is 
 _AGAIN = "download the model again"
 
 
-class Checkpoint:
+class Checkpoint(abc.ABC):
     """What SafetensorsCheckpoint and GGUFCheckpoint offer alike."""
 
     source: ModelSource
@@ -39,9 +40,9 @@ class Checkpoint:
         """Bytes of all tensors as stored."""
         return sum(info.nbytes for info in self.tensors.values())
 
+    @abc.abstractmethod
     def read(self, name: str) -> "mx.array":
         """A tensor, copied out of a memory map, its dtype as stored. Raises UserError when the file cannot be read."""
-        raise NotImplementedError
 
     def verify_checksums(self, progress: Progress | None = None) -> None:
         """Compare the files with their checksums, where they have any. Raises UserError naming what differs."""
