@@ -15,6 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import tinymlx  # noqa: F401  before mlx.core, for both engines: so that the same fast BLAS is loaded
+
 # Official Qwen3 shapes; the weights are random, which costs the same.
 SHAPES = {
     "qwen3-0.6b": dict(hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, intermediate_size=3072, tie_word_embeddings=True),
@@ -77,7 +79,6 @@ def prompt_ids(count: int) -> list[int]:
 
 
 def run_tinymlx(folder: str, prompt_tokens: int, max_tokens: int) -> dict:
-    import tinymlx  # noqa: F401  before mlx.core, so that the fast BLAS is loaded
     import mlx.core as mx
 
     from tinymlx.engine import SamplingParams, Session
@@ -103,7 +104,6 @@ def run_tinymlx(folder: str, prompt_tokens: int, max_tokens: int) -> dict:
 
 
 def run_mlx_lm(folder: str, prompt_tokens: int, max_tokens: int) -> dict:
-    import tinymlx  # noqa: F401  the same BLAS for both: it is loaded before mlx.core is imported
     import mlx.core as mx
     from mlx.utils import tree_flatten
     from mlx_lm.generate import generate_step
