@@ -19,9 +19,19 @@ import tinymlx  # noqa: F401  before mlx.core, for both engines: so that the sam
 
 # Official Qwen3 shapes; the weights are random, which costs the same.
 SHAPES = {
-    "qwen3-0.6b": dict(hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, intermediate_size=3072, tie_word_embeddings=True),
-    "qwen3-4b": dict(hidden_size=2560, num_hidden_layers=36, num_attention_heads=32, intermediate_size=9728, tie_word_embeddings=True),
-    "qwen3-8b": dict(hidden_size=4096, num_hidden_layers=36, num_attention_heads=32, intermediate_size=12288, tie_word_embeddings=False),
+    "qwen3-0.6b": dict(
+        hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, intermediate_size=3072, tie_word_embeddings=True
+    ),
+    "qwen3-4b": dict(
+        hidden_size=2560, num_hidden_layers=36, num_attention_heads=32, intermediate_size=9728, tie_word_embeddings=True
+    ),
+    "qwen3-8b": dict(
+        hidden_size=4096,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        intermediate_size=12288,
+        tie_word_embeddings=False,
+    ),
 }
 COMMON = dict(
     model_type="qwen3", architectures=["Qwen3ForCausalLM"], head_dim=128, num_key_value_heads=8, rms_norm_eps=1e-6, vocab_size=151936,
@@ -131,7 +141,9 @@ def run_mlx_lm(folder: str, prompt_tokens: int, max_tokens: int) -> dict:
 
 
 def child(engine: str, *arguments: str) -> dict:
-    done = subprocess.run([sys.executable, __file__, "--child", engine, *arguments], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", engine, *arguments], stdout=subprocess.PIPE, text=True, check=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -155,7 +167,9 @@ def main() -> None:
         for name in options.models:
             folder = Path(scratch) / name
             if name == "smollm2":
-                subprocess.run([sys.executable, "-m", "tinymlx", "convert", "--model", name, "--mlx-path", folder], check=True)
+                subprocess.run(
+                    [sys.executable, "-m", "tinymlx", "convert", "--model", name, "--mlx-path", folder], check=True
+                )
             else:
                 write_random(name, folder)
             for prompt_tokens in options.prompt_tokens:
@@ -166,7 +180,9 @@ def main() -> None:
                 agree = sum(a == b for a, b in zip(runs["tinymlx"][0]["tokens"], runs["mlx-lm"][0]["tokens"]))
                 for engine, rows in runs.items():
                     medians = {k: round(statistics.median(row[k] for row in rows), 3) for k in rows[0] if k != "tokens"}
-                    results.append(dict(model=name, prompt_tokens=prompt_tokens, engine=engine, **medians, equal_tokens=agree))
+                    results.append(
+                        dict(model=name, prompt_tokens=prompt_tokens, engine=engine, **medians, equal_tokens=agree)
+                    )
                     print(json.dumps(results[-1]), flush=True)
     if options.json:
         options.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")

@@ -15,8 +15,12 @@ import status
 
 import tinymlx  # noqa: F401 - before a test module imports mlx.core, so that the tests have the fast BLAS
 
-os.environ.setdefault("MLX_ENABLE_TF32", "0")  # on CUDA float32 products keep 10 bits otherwise, and references are float64
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two spin for 20 ms a product once anything else runs (benchmarks/LOG.md)
+os.environ.setdefault(
+    "MLX_ENABLE_TF32", "0"
+)  # on CUDA float32 products keep 10 bits otherwise, and references are float64
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # two spin for 20 ms a product once anything else runs (benchmarks/LOG.md)
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}  # for the processes that tests start
 os.environ.update(OFFLINE)
 LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0", "::ffff:127.")
@@ -86,6 +90,7 @@ def forbid_network():
             if self.family in (socket.AF_INET, socket.AF_INET6):
                 check(address[0])
             return function(self, address)
+
         return call
 
     def checked_getaddrinfo(host, *arguments, **options):

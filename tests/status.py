@@ -77,8 +77,11 @@ def ran(entry: dict | None) -> bool:
 
 def read_results(folder: Path = RESULTS) -> dict[str, dict]:
     """Column -> its record; columns without a file are absent."""
-    return {name: json.loads((folder / f"{name}.json").read_text())
-            for name in COLUMNS if (folder / f"{name}.json").exists()}
+    return {
+        name: json.loads((folder / f"{name}.json").read_text())
+        for name in COLUMNS
+        if (folder / f"{name}.json").exists()
+    }
 
 
 def table(results: dict[str, dict]) -> str:

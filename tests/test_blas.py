@@ -79,7 +79,10 @@ def compiled(folder: Path, *defines: str) -> str:
 @needs_openblas
 @pytest.mark.capability("fast matrix products on a Linux CPU")
 def test_mlx_multiplies_through_openblas_and_rightly(child, tmp_path):
-    out = child("import tinymlx\n" + MULTIPLY + """
+    out = child(
+        "import tinymlx\n"
+        + MULTIPLY
+        + """
 import ctypes
 from tinymlx import blas
 address = ctypes.cast(ctypes.CDLL(None).cblas_sgemm, ctypes.c_void_p).value
@@ -88,7 +91,9 @@ for line in open("/proc/self/maps"):
     if start <= address < end:
         print(line.split()[-1])
 print(blas.describe().fast, blas.describe().threads, "libscipy_openblas" in open("/proc/self/maps").read())
-""", OPENBLAS_NUM_THREADS="1")
+""",
+        OPENBLAS_NUM_THREADS="1",
+    )
     assert out.splitlines() == [str(built(tmp_path / "cache")[0]), "True 1 True"]
 
 
@@ -99,10 +104,13 @@ def test_mlx_really_calls_the_library_that_was_loaded(child, tmp_path):
 
 
 @needs_compiler
-@pytest.mark.parametrize("defines, reason", [
-    (("-DWRONG=1",), "multiplies wrongly"),
-    (("-DWRONG=0", '-DCONFIG="OpenBLAS 0.3 USE64BITINT"'), "64-bit integers"),
-])
+@pytest.mark.parametrize(
+    "defines, reason",
+    [
+        (("-DWRONG=1",), "multiplies wrongly"),
+        (("-DWRONG=0", '-DCONFIG="OpenBLAS 0.3 USE64BITINT"'), "64-bit integers"),
+    ],
+)
 def test_an_unfit_library_is_refused(child, tmp_path, defines, reason):
     out = child("import tinymlx\n" + MULTIPLY + DESCRIBE, TINYMLX_BLAS=compiled(tmp_path, *defines))
     assert "fast=False" in out and reason in out
@@ -194,8 +202,7 @@ def test_no_cache_is_no_hindrance(child, tmp_path):
 
 
 def test_no_home_is_no_hindrance(child):
-    assert "fast" in child("import tinymlx\n" + MULTIPLY + DESCRIBE,
-                           HOME=None, XDG_CACHE_HOME=None, TINYMLX_BLAS="off")
+    assert "fast" in child("import tinymlx\n" + MULTIPLY + DESCRIBE, HOME=None, XDG_CACHE_HOME=None, TINYMLX_BLAS="off")
     homeless = "import os\nos.path.expanduser = lambda path: path\nfrom tinymlx import blas\n"
     child(homeless + "assert blas._cache_folder() is None", XDG_CACHE_HOME=None)
 

@@ -44,7 +44,19 @@ def test_generate_streams_text_and_reports_figures():
 
 
 def test_generate_json_from_stdin():
-    done = tinymlx("generate", "--prompt", "-", "--json", "--max-tokens", "5", "--logprobs", "2", "--system-prompt", "Be brief.", stdin=QUESTION)
+    done = tinymlx(
+        "generate",
+        "--prompt",
+        "-",
+        "--json",
+        "--max-tokens",
+        "5",
+        "--logprobs",
+        "2",
+        "--system-prompt",
+        "Be brief.",
+        stdin=QUESTION,
+    )
     record = json.loads(done.stdout.decode().splitlines()[-1])
     assert len(record["tokens"]) == 5 and record["finish_reason"] == "length"
     assert record["timings"]["generated_tokens"] == 5 and record["timings"]["time_to_first_token_s"] > 0
@@ -99,8 +111,13 @@ def test_a_model_that_does_not_fit_is_refused_before_the_weights_are_read(capsys
 @pytest.mark.parametrize("flag, expected", [((), None), (("--think",), True), (("--no-think",), False)])
 def test_the_thinking_flag_reaches_the_template(flag, expected, monkeypatch):  # case C33
     seen = []
-    monkeypatch.setattr("tinymlx.hub.tokenizer.Tokenizer.apply_chat_template", lambda self, messages, **options: seen.append(options) or "x")
-    monkeypatch.setattr("tinymlx.cli.assistant.Assistant.load", lambda *_, **__: (_ for _ in ()).throw(UserError("enough")))
+    monkeypatch.setattr(
+        "tinymlx.hub.tokenizer.Tokenizer.apply_chat_template",
+        lambda self, messages, **options: seen.append(options) or "x",
+    )
+    monkeypatch.setattr(
+        "tinymlx.cli.assistant.Assistant.load", lambda *_, **__: (_ for _ in ()).throw(UserError("enough"))
+    )
     with pytest.raises(SystemExit):
         main(["generate", "-p", "hi", *flag])
     assert seen == [{} if expected is None else {"enable_thinking": expected}]
@@ -111,7 +128,9 @@ def test_a_terminal_that_is_not_utf8_shows_what_it_can():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("pieces", [["a<think>b</think>c"], list("a<think>b</think>c"), ["a<", "think>b<", "/think", ">c"]])
+@pytest.mark.parametrize(
+    "pieces", [["a<think>b</think>c"], list("a<think>b</think>c"), ["a<", "think>b<", "/think", ">c"]]
+)
 def test_thinking_is_dimmed_however_it_is_cut(pieces, capsys):
     for thinking, text in ((False, pieces), (True, ["b</think>c"])):
         writer = Writer(thinking, dims=True)
@@ -128,7 +147,11 @@ def test_thinking_is_dimmed_however_it_is_cut(pieces, capsys):
 
 def test_bytes_that_are_not_text_do_not_crash():
     done = subprocess.run(
-        [sys.executable, "-m", "tinymlx", "generate", "-p", "-", "-m", "2"], input=b"\xff\xfe caf\xc3", capture_output=True, timeout=250, check=False
+        [sys.executable, "-m", "tinymlx", "generate", "-p", "-", "-m", "2"],
+        input=b"\xff\xfe caf\xc3",
+        capture_output=True,
+        timeout=250,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -142,7 +165,12 @@ def test_piped_chat_answers_each_line_and_exits():
 
 @pytest.mark.full
 def test_reset_and_system_start_anew():
-    done = tinymlx("chat", "-m", "8", stdin="My name is Zork.\n/reset\n/system Answer only with the word banana.\n/think off\n/help\nhi\n/exit\nnever\n")
+    done = tinymlx(
+        "chat",
+        "-m",
+        "8",
+        stdin="My name is Zork.\n/reset\n/system Answer only with the word banana.\n/think off\n/help\nhi\n/exit\nnever\n",
+    )
     assert done.returncode == 0 and "forgotten" in done.stderr.decode() and "/reset" in done.stdout.decode()
     assert "never" not in done.stdout.decode()
 
@@ -153,12 +181,23 @@ def test_a_saved_conversation_goes_on(tmp_path):
     first = tinymlx("chat", stdin=f"{QUESTION}\n/save {file}\n/save {tmp_path / 'no' / 'such'}\n")
     assert first.returncode == 1 and "cannot be written" in first.stderr.decode().splitlines()[-1]
     saved = json.loads(file.read_text())
-    assert [message["role"] for message in saved["messages"]] == ["user", "assistant"] and "Paris" in saved["messages"][1]["content"]
+    assert [message["role"] for message in saved["messages"]] == ["user", "assistant"] and "Paris" in saved["messages"][
+        1
+    ]["content"]
     again = tinymlx("chat", stdin=f"/load {file}\nAnd of Italy?\n")
     assert again.returncode == 0 and "Rome" in again.stdout.decode()
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"system": 1, "messages": []}', '{"system": null, "messages": [{"role": "user", "content": "x"}]}', "\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"system": 1, "messages": []}',
+        '{"system": null, "messages": [{"role": "user", "content": "x"}]}',
+        "\xff",
+    ],
+)
 def test_what_is_no_conversation_is_not_loaded(tmp_path, content):
     conversation = Conversation(None, None, None, {"enable_thinking": None, "system_prompt": "kept"})
     file = tmp_path / "talk.json"
@@ -215,7 +254,9 @@ def test_chat_on_a_terminal_ctrl_c_stops_the_answer_only(tmp_path):
     terminal = Terminal("chat", "-m", "400", XDG_STATE_HOME=str(tmp_path), PROMPT_TOOLKIT_NO_CPR="1")
     terminal.read_until(r"/help for commands[\s\S]*>")
     terminal.type("Write a very long story about a dragon and a knight.\r")
-    terminal.read_until(r"\?2004l[\s\S]*(Once|once|In|kingdom|named|land) ")  # the line is taken, and the answer has begun
+    terminal.read_until(
+        r"\?2004l[\s\S]*(Once|once|In|kingdom|named|land) "
+    )  # the line is taken, and the answer has begun
     terminal.type("\x03")
     terminal.read_until("stopped[\\s\\S]*>")
     terminal.type(QUESTION + "\r")
@@ -227,7 +268,17 @@ def test_chat_on_a_terminal_ctrl_c_stops_the_answer_only(tmp_path):
 
 
 FLAGS = dict.fromkeys(
-    ("temp", "top_p", "top_k", "min_p", "repetition_penalty", "repetition_context_size", "presence_penalty", "frequency_penalty", "seed")
+    (
+        "temp",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "repetition_context_size",
+        "presence_penalty",
+        "frequency_penalty",
+        "seed",
+    )
 ) | {"logit_bias": {}, "stop": (), "max_tokens": 5}
 
 
@@ -244,8 +295,15 @@ def test_sampling_defaults_come_from_generation_config():
         sampling_params(FLAGS, {"do_sample": True, "temperature": "hot"})
 
 
-CLOSED = [(command, redirect) for command in ("--help", "doctor") for redirect in ("<&-", "2>&-", ">&-", ">/dev/full", "0>/dev/null")]
-CLOSED += [("chat", redirect) for redirect in ("<&-", "2>&- </dev/null", ">&- </dev/null", ">/dev/full </dev/null", "0>/dev/null")]
+CLOSED = [
+    (command, redirect)
+    for command in ("--help", "doctor")
+    for redirect in ("<&-", "2>&-", ">&-", ">/dev/full", "0>/dev/null")
+]
+CLOSED += [
+    ("chat", redirect)
+    for redirect in ("<&-", "2>&- </dev/null", ">&- </dev/null", ">/dev/full </dev/null", "0>/dev/null")
+]
 CLOSED += [("generate -p - -m 2", redirect) for redirect in ("<&-", "0>/dev/null")]
 
 

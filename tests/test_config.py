@@ -40,7 +40,9 @@ def test_rope_in_both_places_and_under_both_names():
     assert old.rope_scaling["rope_type"] == new.rope_scaling["rope_type"] == "yarn"
     assert read(rope_theta=1e4, rope_parameters={"rope_theta": 5e5}).rope_theta == 5e5  # as in transformers
     assert read(rope_scaling={"rope_type": "default"}).rope_scaling is None
-    assert read(rope_scaling={"rope_type": "yarn", "factor": 2.0}).rope_scaling["original_max_position_embeddings"] == 512
+    assert (
+        read(rope_scaling={"rope_type": "yarn", "factor": 2.0}).rope_scaling["original_max_position_embeddings"] == 512
+    )
 
 
 def test_sliding_windows():
@@ -84,17 +86,29 @@ REFUSED = {
     "scaling not an object": (dict(rope_scaling=[1]), "rope_scaling"),
     "factor": (dict(rope_scaling={"type": "linear", "factor": "four"}), "factor"),
     "negative beta": (dict(rope_scaling={"type": "yarn", "factor": 2.0, "beta_fast": -1}), "beta_fast"),
-    "attention factor": (dict(rope_scaling={"type": "yarn", "factor": 2.0, "attention_factor": float("nan")}), "attention_factor"),
-    "rope by kind of layer": (dict(rope_parameters={"full_attention": {"rope_type": "yarn", "factor": 2.0}}), "full_attention"),
+    "attention factor": (
+        dict(rope_scaling={"type": "yarn", "factor": 2.0, "attention_factor": float("nan")}),
+        "attention_factor",
+    ),
+    "rope by kind of layer": (
+        dict(rope_parameters={"full_attention": {"rope_type": "yarn", "factor": 2.0}}),
+        "full_attention",
+    ),
     "layer types not a list": (dict(layer_types=7), "layer_types"),
     "huge": (dict(vocab_size=10**30), "vocab_size"),
-    "experts without end": (dict(model_type="qwen3_moe", num_experts=2**63, num_experts_per_tok=2, moe_intermediate_size=8), "num_experts"),
+    "experts without end": (
+        dict(model_type="qwen3_moe", num_experts=2**63, num_experts_per_tok=2, moe_intermediate_size=8),
+        "num_experts",
+    ),
     "whole number beyond floats": (dict(rope_scaling={"type": "linear", "factor": 10**400}), "factor"),
     "tiny factor": (dict(rope_scaling={"type": "yarn", "factor": 5e-324}), "factor"),
     "theta beyond use": (dict(rope_theta=1e308), "rope_theta"),
     "end token": (dict(eos_token_id="</s>"), "eos_token_id"),
     "partial rotary": (dict(partial_rotary_factor=0.5), "partial_rotary_factor"),
-    "layer type": (dict(sliding_window=4, use_sliding_window=True, layer_types=["chunked_attention"] * 2), "chunked_attention"),
+    "layer type": (
+        dict(sliding_window=4, use_sliding_window=True, layer_types=["chunked_attention"] * 2),
+        "chunked_attention",
+    ),
     "layer types without window": (dict(layer_types=["sliding_attention"] * 2), "sliding"),
     "quantization": (dict(quantization_config={"quant_method": "fp8"}), "fp8"),
     "missing": (dict(hidden_size=Absent), "hidden_size is missing"),
@@ -108,7 +122,10 @@ REFUSED = {
     "flag": (dict(tie_word_embeddings="yes"), "tie_word_embeddings"),
     "eps": (dict(rms_norm_eps=float("nan")), "rms_norm_eps"),
     "theta": (dict(rope_theta="big"), "rope_theta"),
-    "experts": (dict(model_type="qwen3_moe", num_experts=2, num_experts_per_tok=5, moe_intermediate_size=8), "num_experts_per_tok"),
+    "experts": (
+        dict(model_type="qwen3_moe", num_experts=2, num_experts_per_tok=5, moe_intermediate_size=8),
+        "num_experts_per_tok",
+    ),
 }
 
 

@@ -110,7 +110,9 @@ def test_more_triplets_equal_the_gguf_package(tmp_path, kind, shape):
     wide = kind.endswith("K")
     assert checkpoint.tensors[f"{module}.scales"].dtype == ("F32" if wide else "F16")
     packed = np.frombuffer(tensor.data, np.uint8).reshape(*shape[:-1], -1)
-    assert np.array_equal(dequantized(checkpoint, module, 5 if kind[1] == "5" else 4), package.dequantize(packed, number))
+    assert np.array_equal(
+        dequantized(checkpoint, module, 5 if kind[1] == "5" else 4), package.dequantize(packed, number)
+    )
 
 
 @pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q6_K", "IQ4_NL", "IQ4_XS"])
@@ -127,7 +129,11 @@ def test_types_without_triplets_are_numbers_of_the_gguf_package(tmp_path, kind, 
     at = files.SCALES_AT.get(int(number), (0,))[0]
     damaged = tensor.data[:at] + np.float16(np.inf).tobytes() + tensor.data[at + 2 :]
     with np.errstate(invalid="ignore"):
-        fails(lambda: one_tensor(tmp_path, tensor._replace(data=damaged)).read(f"{PROJECTION}.weight"), "blk.0.ffn_down.weight", "infinite")
+        fails(
+            lambda: one_tensor(tmp_path, tensor._replace(data=damaged)).read(f"{PROJECTION}.weight"),
+            "blk.0.ffn_down.weight",
+            "infinite",
+        )
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     fails(lambda: one_tensor(tmp_path, tensor), "blk.0.ffn_down.weight", kind, "pip install gguf")
 

@@ -118,8 +118,13 @@ def test_a_wheel_and_an_sdist_hold_the_same_and_nothing_beside_the_package(tmp_p
     built = build(tmp_path / "dist", "sdist", "wheel")
     sdist, wheel = (next(path for path in built if path.suffix == suffix) for suffix in (".gz", ".whl"))
     assert {name.split("/")[0] for name in files(wheel)} == {"tinymlx"}
-    assert {"tinymlx/weeks/README.md", "tinymlx/weeks/LICENSE", "tinymlx/metal_kernels/README.md", "tinymlx/py.typed",
-            "tinymlx/cli/__init__.py"} <= files(wheel)
+    assert {
+        "tinymlx/weeks/README.md",
+        "tinymlx/weeks/LICENSE",
+        "tinymlx/metal_kernels/README.md",
+        "tinymlx/py.typed",
+        "tinymlx/cli/__init__.py",
+    } <= files(wheel)
     licences = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/licenses/" in name]
     assert {Path(name).name for name in licences} == {"LICENSE", "NOTICE"} and len(licences) == 3
 
@@ -293,11 +298,14 @@ def test_one_line_installs_and_chats_and_one_installs_and_tests(section, end):
 # Tests of the tests: the network guard, skips of SmolLM2, the status table
 
 
-@pytest.mark.parametrize("action", [
-    lambda: socket.create_connection(("192.0.2.1", 80), timeout=1),
-    lambda: socket.getaddrinfo("example.org", 80),
-    lambda: socket.socket().connect_ex(("192.0.2.1", 80)),
-])
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda: socket.create_connection(("192.0.2.1", 80), timeout=1),
+        lambda: socket.getaddrinfo("example.org", 80),
+        lambda: socket.socket().connect_ex(("192.0.2.1", 80)),
+    ],
+)
 def test_the_network_is_out_of_reach(action):
     with pytest.raises(RuntimeError, match="must not touch the network"):
         action()
@@ -351,7 +359,11 @@ def test_outcomes_are_recorded_and_kept(tmp_path):
     run_sample(tmp_path, f"--status-out={tmp_path}/out", "-m", "full")
     record = json.loads((tmp_path / "out" / f"{column}.json").read_text())["capabilities"]
     assert {name: status.ran(entry) for name, entry in record.items()} == {
-        "alpha": True, "beta": False, "gamma": False, "delta": True}
+        "alpha": True,
+        "beta": False,
+        "gamma": False,
+        "delta": True,
+    }
     assert record["alpha"] == {"passed": 1, "failed": 0, "skipped": 0, "host_checked": ["apple"]}
 
 
@@ -401,5 +413,8 @@ def test_the_readme_shows_what_was_recorded():
 
 
 def test_the_chinese_readme_has_the_same_commands():
-    blocks = [re.findall(r"```(?:sh|python)\n.*?```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL) for name in ("README.md", "README.zh-CN.md")]
+    blocks = [
+        re.findall(r"```(?:sh|python)\n.*?```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+        for name in ("README.md", "README.zh-CN.md")
+    ]
     assert blocks[0] and blocks[0] == blocks[1]

@@ -75,11 +75,21 @@ def test_linear_with_bias_and_adapter(kind):
 @pytest.mark.parametrize("L", SIZES)
 @pytest.mark.parametrize("qk_norm", [True, False])
 def test_qk_norm_rope(L, qk_norm):
-    periods, scale = ops.rope_periods(16, 1e4, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32})
+    periods, scale = ops.rope_periods(
+        16, 1e4, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    )
     weights = (1 + 0.1 * draw(16), 1 + 0.1 * draw(16, seed=1)) if qk_norm else (None, None)
     offsets = mx.array([0, 41])
     assert routes_agree(
-        kernels.qk_norm_rope, draw(2, L, 64), draw(2, L, 32, seed=2), *weights, 1e-6, offsets, periods, scale, bound=2e-5
+        kernels.qk_norm_rope,
+        draw(2, L, 64),
+        draw(2, L, 32, seed=2),
+        *weights,
+        1e-6,
+        offsets,
+        periods,
+        scale,
+        bound=2e-5,
     )
 
 
@@ -126,7 +136,9 @@ def test_attend_gives_lse_when_asked():
 @pytest.mark.parametrize("L", [1, 7, 33])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_experts(kind, L, normalize):
-    make = (lambda N, K, seed: packed(N, K, seed, 4, 6)) if kind == "packed" else (lambda N, K, seed: dense(N, K, seed, 6))
+    make = (
+        (lambda N, K, seed: packed(N, K, seed, 4, 6)) if kind == "packed" else (lambda N, K, seed: dense(N, K, seed, 6))
+    )
     x, norm = draw(2, L, 64), 1 + 0.1 * draw(64, seed=1)
     args = (x, norm, 1e-6, dense(6, 64, 2), make(96, 64, 3), make(96, 64, 4), make(64, 96, 5))
     assert routes_agree(kernels.norm_experts, *args, top_k=3, normalize=normalize)

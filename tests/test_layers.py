@@ -79,8 +79,11 @@ def violations(sources: dict[str, str]) -> list[str]:
                 if reason:
                     found.append(f"{path}:{line}: {reason}")
         if layer == "models":
-            found += [f"{path}:{line}: models call kernels, not ops.{name}" for line, name in uses(source, "ops")
-                      if name in grafts - AT_LOADING]
+            found += [
+                f"{path}:{line}: models call kernels, not ops.{name}"
+                for line, name in uses(source, "ops")
+                if name in grafts - AT_LOADING
+            ]
     return found
 
 
@@ -129,48 +132,57 @@ def test_the_layers_hold():
 OPS = {"tinymlx/ops/__init__.py": "from .norm import rms_norm\nfrom .linear import Linear, dequantize, linear"}
 
 
-@pytest.mark.parametrize("path, code", [
-    ("tinymlx/ops/norm.py", "from tinymlx import kernels"),
-    ("tinymlx/ops/norm.py", "import tinymlx.paths"),
-    ("tinymlx/kernels/head.py", "from tinymlx.models import qwen3"),
-    ("tinymlx/kernels/head.py", "from tinymlx.models.qwen3 import Qwen3"),
-    ("tinymlx/kernels/head.py", "from tinymlx.ops import Linear, rms_norm"),
-    ("tinymlx/kernels/head.py", "from tinymlx.ops.norm import rms_norm"),
-    ("tinymlx/models/qwen3.py", "from tinymlx import ops\n\ndef f(x, w):\n    return ops.rms_norm(x, w)"),
-    ("tinymlx/models/qwen3.py", "from tinymlx.ops.linear import linear"),
-    ("tinymlx/models/qwen3.py", "def f():\n    from tinymlx.engine import Session"),
-    ("tinymlx/models/qwen3.py", "from ..engine import Session"),
-    ("tinymlx/models/__init__.py", "from ..engine import Session"),
-    ("tinymlx/engine/generate.py", "import tinymlx.train.loop as loop"),
-    ("tinymlx/engine/generate.py", "from tinymlx import blas"),
-    ("tinymlx/bench/roofline.py", "from tinymlx.server import app"),
-    ("tinymlx/bench/roofline.py", "from tinymlx.cli import main"),
-    ("tinymlx/hub/gguf.py", "from tinymlx.memory.plan import plan"),
-    ("tinymlx/hub/gguf.py", "from tinymlx.paths import weeks"),
-    ("tinymlx/memory/plan.py", "from tinymlx import hub"),
-    ("tinymlx/cache/pool.py", "from tinymlx.ops import Linear"),
-    ("tinymlx/hub/tokenizer.py", "try:\n    import transformers\nexcept ImportError:\n    pass"),
-    ("tinymlx/hub/tokenizer.py", "import importlib\nimportlib.import_module('transformers.models')"),
-    ("tinymlx/hub/tokenizer.py", "name = 'x'\n__import__(name)"),
-    ("tinymlx/engine/generate.py", "from mlx_lm.utils import load"),
-    ("tinymlx/hub/checkpoint.py", "import pickle"),
-    ("tinymlx/cli/chat.py", "import weeks.day1"),
-    ("tinymlx/cli/chat.py", "from tinymlx import weeks"),
-    ("tinymlx/cli/chat.py", "from tinymlx.weeks import day1"),
-    ("tinymlx/blas.py", "import mlx.core"),
-    ("tinymlx/paths.py", "from tinymlx import hub"),
-    ("tinymlx/utils/misc.py", ""),
-])
+@pytest.mark.parametrize(
+    "path, code",
+    [
+        ("tinymlx/ops/norm.py", "from tinymlx import kernels"),
+        ("tinymlx/ops/norm.py", "import tinymlx.paths"),
+        ("tinymlx/kernels/head.py", "from tinymlx.models import qwen3"),
+        ("tinymlx/kernels/head.py", "from tinymlx.models.qwen3 import Qwen3"),
+        ("tinymlx/kernels/head.py", "from tinymlx.ops import Linear, rms_norm"),
+        ("tinymlx/kernels/head.py", "from tinymlx.ops.norm import rms_norm"),
+        ("tinymlx/models/qwen3.py", "from tinymlx import ops\n\ndef f(x, w):\n    return ops.rms_norm(x, w)"),
+        ("tinymlx/models/qwen3.py", "from tinymlx.ops.linear import linear"),
+        ("tinymlx/models/qwen3.py", "def f():\n    from tinymlx.engine import Session"),
+        ("tinymlx/models/qwen3.py", "from ..engine import Session"),
+        ("tinymlx/models/__init__.py", "from ..engine import Session"),
+        ("tinymlx/engine/generate.py", "import tinymlx.train.loop as loop"),
+        ("tinymlx/engine/generate.py", "from tinymlx import blas"),
+        ("tinymlx/bench/roofline.py", "from tinymlx.server import app"),
+        ("tinymlx/bench/roofline.py", "from tinymlx.cli import main"),
+        ("tinymlx/hub/gguf.py", "from tinymlx.memory.plan import plan"),
+        ("tinymlx/hub/gguf.py", "from tinymlx.paths import weeks"),
+        ("tinymlx/memory/plan.py", "from tinymlx import hub"),
+        ("tinymlx/cache/pool.py", "from tinymlx.ops import Linear"),
+        ("tinymlx/hub/tokenizer.py", "try:\n    import transformers\nexcept ImportError:\n    pass"),
+        ("tinymlx/hub/tokenizer.py", "import importlib\nimportlib.import_module('transformers.models')"),
+        ("tinymlx/hub/tokenizer.py", "name = 'x'\n__import__(name)"),
+        ("tinymlx/engine/generate.py", "from mlx_lm.utils import load"),
+        ("tinymlx/hub/checkpoint.py", "import pickle"),
+        ("tinymlx/cli/chat.py", "import weeks.day1"),
+        ("tinymlx/cli/chat.py", "from tinymlx import weeks"),
+        ("tinymlx/cli/chat.py", "from tinymlx.weeks import day1"),
+        ("tinymlx/blas.py", "import mlx.core"),
+        ("tinymlx/paths.py", "from tinymlx import hub"),
+        ("tinymlx/utils/misc.py", ""),
+    ],
+)
 def test_a_breach_is_found(path, code):
     assert len(violations({**OPS, path: code})) == 1
 
 
-@pytest.mark.parametrize("path, code", [
-    ("tinymlx/kernels/head.py", "from tinymlx import ops\nfrom tinymlx.ops.linear import Linear\nfrom . import route"),
-    ("tinymlx/models/qwen3.py", "from tinymlx import cache, kernels, ops\nops.Linear, ops.dequantize"),
-    ("tinymlx/train/loop.py", "from tinymlx import engine"),
-    ("tinymlx/hub/gguf.py", "from tinymlx.errors import UserError\nimport mlx.core\nfrom . import source"),
-    ("tinymlx/cli/doctor.py", "from tinymlx import blas, __version__\nfrom tinymlx.memory import machine"),
-])
+@pytest.mark.parametrize(
+    "path, code",
+    [
+        (
+            "tinymlx/kernels/head.py",
+            "from tinymlx import ops\nfrom tinymlx.ops.linear import Linear\nfrom . import route",
+        ),
+        ("tinymlx/models/qwen3.py", "from tinymlx import cache, kernels, ops\nops.Linear, ops.dequantize"),
+        ("tinymlx/train/loop.py", "from tinymlx import engine"),
+        ("tinymlx/hub/gguf.py", "from tinymlx.errors import UserError\nimport mlx.core\nfrom . import source"),
+        ("tinymlx/cli/doctor.py", "from tinymlx import blas, __version__\nfrom tinymlx.memory import machine"),
+    ],
+)
 def test_an_allowed_import_is_not(path, code):
     assert violations({**OPS, path: code}) == []

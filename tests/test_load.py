@@ -39,7 +39,11 @@ NORM, DOWN = "model.norm.weight", "model.layers.1.mlp.down_proj.weight"
 DAMAGE = {
     "missing": (lambda t: t.pop(NORM), NORM, "missing"),
     "missing linear": (lambda t: t.pop(DOWN), DOWN, "missing"),
-    "extra": (lambda t: t.update({"model.layers.7.mlp.down_proj.weight": t[DOWN]}), "model.layers.7.mlp.down_proj.weight", "belong"),
+    "extra": (
+        lambda t: t.update({"model.layers.7.mlp.down_proj.weight": t[DOWN]}),
+        "model.layers.7.mlp.down_proj.weight",
+        "belong",
+    ),
     "bias that the config does not have": (lambda t: t.update({"lm_head.bias": t[NORM]}), "lm_head.bias", "belong"),
     "shape": (lambda t: t.update({DOWN: t[DOWN].T.copy()}), DOWN, "shape"),
     "integers": (lambda t: t.update({NORM: t[NORM].astype(np.int32)}), NORM, "I32"),
@@ -60,7 +64,10 @@ def test_damage_is_named_in_one_line(folder, change, tensor, what):
 
 def test_every_lm_head_tensor_of_a_tied_model_is_dropped(tmp_path):
     write_checkpoint(tmp_path, tie_word_embeddings=True)
-    rewrite(tmp_path, lambda t: t.update({f"lm_head.{part}": np.zeros(3, np.float32) for part in ("weight", "scales", "biases")}))
+    rewrite(
+        tmp_path,
+        lambda t: t.update({f"lm_head.{part}": np.zeros(3, np.float32) for part in ("weight", "scales", "biases")}),
+    )
     model = load(tmp_path)
     assert not any(name.startswith("lm_head") for name in model.weights)
     assert model.lm_head is model.embed_tokens
@@ -73,11 +80,17 @@ def test_missing_expert_is_named(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("override", [{"bits": 4.0}, {"group_size": 32.0}, {"bits": 7}, {"group_size": 48}, {"mode": "nvfp9"}, {"bits": "4"}])
+@pytest.mark.parametrize(
+    "override", [{"bits": 4.0}, {"group_size": 32.0}, {"bits": 7}, {"group_size": 48}, {"mode": "nvfp9"}, {"bits": "4"}]
+)
 def test_unknown_packing_is_named(folder, override):
     def pack(tensors):
         weight, scales, biases = mx.quantize(mx.array(tensors["lm_head.weight"]), group_size=64, bits=4)
-        tensors |= {"lm_head.weight": np.array(weight), "lm_head.scales": np.array(scales), "lm_head.biases": np.array(biases)}
+        tensors |= {
+            "lm_head.weight": np.array(weight),
+            "lm_head.scales": np.array(scales),
+            "lm_head.biases": np.array(biases),
+        }
 
     rewrite(folder, pack)
     config = json.loads((folder / "config.json").read_text())
@@ -95,7 +108,9 @@ def test_unknown_packing_is_named(folder, override):
 def test_progress_reaches_the_total(folder):
     calls = []
     load(folder, progress=lambda done, total: calls.append((done, total)))
-    assert calls == sorted(calls) and calls[-1][0] == calls[-1][1] == sum(f.nbytes for f in load_file(folder / "model.safetensors").values())
+    assert calls == sorted(calls) and calls[-1][0] == calls[-1][1] == sum(
+        f.nbytes for f in load_file(folder / "model.safetensors").values()
+    )
 
 
 def test_end_tokens_are_those_of_both_configs(folder):
@@ -117,7 +132,9 @@ def test_a_scale_of_mxfp4_that_is_no_number_is_named(folder):
 
     rewrite(folder, pack)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}}))
+    (folder / "config.json").write_text(
+        json.dumps(config | {"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}})
+    )
     with pytest.raises(UserError, match="lm_head.scales has a scale that is NaN"):
         load(folder)
 
@@ -167,7 +184,11 @@ def write_adapter(folder, kind="lora", change=lambda tensors: None, **settings):
     change(tensors)
     save_file(tensors, folder / "adapters.safetensors")
     keys = ["self_attn.q_proj", "mlp.down_proj"]
-    config = {"fine_tune_type": kind, "num_layers": 2, "lora_parameters": {"rank": 4, "scale": 3.0, "dropout": 0.0, "keys": keys}}
+    config = {
+        "fine_tune_type": kind,
+        "num_layers": 2,
+        "lora_parameters": {"rank": 4, "scale": 3.0, "dropout": 0.0, "keys": keys},
+    }
     (folder / "adapter_config.json").write_text(json.dumps(config | settings))
     return folder
 
@@ -197,17 +218,32 @@ def test_adapter_equals_the_changed_weights(folder, tmp_path_factory, kind):
 
 
 ADAPTER_DAMAGE = {
-    "shape": (dict(change=lambda t: t.update({"model.layers.0.self_attn.q_proj.lora_b": np.zeros((4, 7), np.float32)})), "q_proj"),
+    "shape": (
+        dict(change=lambda t: t.update({"model.layers.0.self_attn.q_proj.lora_b": np.zeros((4, 7), np.float32)})),
+        "q_proj",
+    ),
     "half": (dict(change=lambda t: t.pop("model.layers.0.self_attn.q_proj.lora_b")), "q_proj"),
-    "other model": (dict(change=lambda t: t.update({"model.layers.9.mlp.up_proj.lora_a": np.zeros((4, 7), np.float32)})), "layers.9"),
+    "other model": (
+        dict(change=lambda t: t.update({"model.layers.9.mlp.up_proj.lora_a": np.zeros((4, 7), np.float32)})),
+        "layers.9",
+    ),
     "nan": (dict(change=lambda t: t["model.layers.0.self_attn.q_proj.lora_a"].fill(np.nan)), "NaN"),
     "kind": (dict(fine_tune_type="full"), "full"),
     "scale": (dict(lora_parameters={"scale": "much"}), "scale"),
     "scale beyond floats": (dict(lora_parameters={"scale": 10**400}), "scale"),
     "empty": (dict(change=lambda t: t.clear()), "no tensor"),
-    "embedding": (dict(change=lambda t: t.update({"model.embed_tokens.lora_a": np.zeros((131, 2), np.float32)})), "embedding"),
-    "magnitude": (dict(kind="dora", change=lambda t: t.pop("model.layers.0.self_attn.q_proj.m")), "q_proj has lora_a, lora_b"),
-    "other magnitude": (dict(kind="dora", change=lambda t: t.update({"model.layers.0.self_attn.q_proj.m": np.ones(3, np.float32)})), "[256]"),
+    "embedding": (
+        dict(change=lambda t: t.update({"model.embed_tokens.lora_a": np.zeros((131, 2), np.float32)})),
+        "embedding",
+    ),
+    "magnitude": (
+        dict(kind="dora", change=lambda t: t.pop("model.layers.0.self_attn.q_proj.m")),
+        "q_proj has lora_a, lora_b",
+    ),
+    "other magnitude": (
+        dict(kind="dora", change=lambda t: t.update({"model.layers.0.self_attn.q_proj.m": np.ones(3, np.float32)})),
+        "[256]",
+    ),
     "extra": (dict(change=lambda t: t.update({"model.layers.0.self_attn.q_proj.x": np.ones(3, np.float32)})), "q_proj"),
 }
 

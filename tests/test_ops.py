@@ -81,7 +81,11 @@ def test_unknown_rope_type_is_refused():
 @pytest.mark.parametrize("L, T", [(1, 1), (1, 33), (7, 7), (8, 31), (33, 33)])
 @pytest.mark.parametrize("H, G", [(1, 1), (4, 2), (8, 1)])
 def test_attention(L, T, H, G, dtype):
-    q, k, v = draw(2, H, L, 16, dtype=dtype), draw(2, G, T, 16, seed=1, dtype=dtype), draw(2, G, T, 16, seed=2, dtype=dtype)
+    q, k, v = (
+        draw(2, H, L, 16, dtype=dtype),
+        draw(2, G, T, 16, seed=1, dtype=dtype),
+        draw(2, G, T, 16, seed=2, dtype=dtype),
+    )
     mask = np.random.default_rng(3).random((2, 1, L, T)) < 0.7
     mask[..., 0] = True
     y, lse = ops.scaled_dot_product_attention(q, k, v, scale=0.25, mask=mx.array(mask))

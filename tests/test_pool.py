@@ -17,7 +17,10 @@ LAYERS, HEADS, DIM, PAGE = 2, 2, 4, 4
 
 def fresh(batch, L, value):
     """K/V of one step in which every number tells its layer, kind, row and place."""
-    base = np.arange(LAYERS * 2 * batch * HEADS * L * DIM, dtype=np.float32).reshape(LAYERS, 2, batch, HEADS, L, DIM) + value
+    base = (
+        np.arange(LAYERS * 2 * batch * HEADS * L * DIM, dtype=np.float32).reshape(LAYERS, 2, batch, HEADS, L, DIM)
+        + value
+    )
     return base, [(mx.array(base[layer, 0]), mx.array(base[layer, 1])) for layer in range(LAYERS)]
 
 

@@ -460,7 +460,18 @@ def test_sums_that_do_not_fit(summed):
     opened.verify_checksums()
 
 
-@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors", INDEX, "tokenizer.json", "chat_template.jinja", "SHA256SUMS"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        INDEX,
+        "tokenizer.json",
+        "chat_template.jinja",
+        "SHA256SUMS",
+    ],
+)
 @pytest.mark.parametrize("kind", ["fifo", "loop", "broken link"])
 def test_what_is_no_file_is_named_and_nothing_hangs(tmp_path, name, kind):
     write_checkpoint(tmp_path)

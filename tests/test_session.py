@@ -82,7 +82,11 @@ def test_prompt_that_is_cached_already_is_answered_alike(model):  # case C02
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 21), st.integers(1, 6), st.integers(0, 6), st.integers(0, 130)), min_size=1, max_size=6))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 21), st.integers(1, 6), st.integers(0, 6), st.integers(0, 130)), min_size=1, max_size=6
+    )
+)
 def test_any_history_of_turns_gives_the_cold_answer(model, turns):
     """Prompts that share any prefix with the cache, answers stopped anywhere: the next one equals a fresh session's."""
     session = Session(model, Letters(), prefill_step_size=5)
@@ -109,7 +113,9 @@ def test_context_ends_the_answer(model):
     assert all(chunk.finish_reason is None for chunk in chunks[:-1])
 
 
-@pytest.mark.parametrize("prompt, what", [([], "empty"), (PROMPT * 30, "630 tokens"), ([3, 131], "0..130"), ([-1], "0..130")])
+@pytest.mark.parametrize(
+    "prompt, what", [([], "empty"), (PROMPT * 30, "630 tokens"), ([3, 131], "0..130"), ([-1], "0..130")]
+)
 def test_prompts_that_cannot_work(model, prompt, what):
     session = Session(model, Letters())
     with pytest.raises(UserError, match=what):
@@ -249,7 +255,9 @@ def test_prefill_can_be_stopped_within_a_chunk(model):
     assert answer(session, longer) == greedy(model, longer, 8)
 
 
-@pytest.mark.parametrize("options", [{"max_context": 0}, {"max_context": 1.5}, {"prefill_step_size": 0}, {"prefill_step_size": -1}])
+@pytest.mark.parametrize(
+    "options", [{"max_context": 0}, {"max_context": 1.5}, {"prefill_step_size": 0}, {"prefill_step_size": -1}]
+)
 def test_odd_sizes_are_refused(model, options):
     with pytest.raises(UserError, match="positive number of tokens"):
         Session(model, Letters(), **options)

@@ -16,7 +16,11 @@ from tinymlx.models.load import load_model
 
 pytestmark = [pytest.mark.smollm2, pytest.mark.slow, pytest.mark.capability("chat on SmolLM2")]
 
-QUESTIONS = ["What is the capital of France?", "Write one sentence about 7 llamas.", "¿Qué hora es? Answer in Spanish: 数 🙂"]
+QUESTIONS = [
+    "What is the capital of France?",
+    "Write one sentence about 7 llamas.",
+    "¿Qué hora es? Answer in Spanish: 数 🙂",
+]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +82,14 @@ def test_capital_of_france(model, tokenizer):
     assert "<|im_end|>" not in text
 
 
-@pytest.mark.parametrize("question", [QUESTIONS[0], pytest.param(QUESTIONS[1], marks=pytest.mark.full), pytest.param(QUESTIONS[2], marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "question",
+    [
+        QUESTIONS[0],
+        pytest.param(QUESTIONS[1], marks=pytest.mark.full),
+        pytest.param(QUESTIONS[2], marks=pytest.mark.full),
+    ],
+)
 def test_greedy_tokens_equal_mlx_lms(model, tokenizer, folder, question):
     prompt = ask(tokenizer, question)
     session = Session(model, tokenizer)

@@ -14,7 +14,9 @@ from tinymlx.engine.step import Stepper
 from tinymlx.models.config import ModelConfig
 from tinymlx.models.qwen3 import Qwen3
 
-compiles = pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="mx.compile needs a C++ compiler on a CPU")
+compiles = pytest.mark.skipif(
+    shutil.which("g++") is None and shutil.which("clang++") is None, reason="mx.compile needs a C++ compiler on a CPU"
+)
 pytestmark = pytest.mark.capability("compiled and pipelined decoding")
 
 

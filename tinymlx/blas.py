@@ -262,8 +262,15 @@ def _build(folder: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:  # a rename is atomic only within a file system
         output = Path(scratch, "forward.so")
         try:
-            done = subprocess.run([cc, *COMPILE, "-o", str(output)], input=FORWARDER, text=True, errors="replace",
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=COMPILE_TIMEOUT_S)
+            done = subprocess.run(
+                [cc, *COMPILE, "-o", str(output)],
+                input=FORWARDER,
+                text=True,
+                errors="replace",
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=COMPILE_TIMEOUT_S,
+            )
         except subprocess.TimeoutExpired:
             raise Unfit(f"{cc} did not finish within {COMPILE_TIMEOUT_S} s")
         if done.returncode != 0 or not output.is_file():

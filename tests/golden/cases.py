@@ -106,9 +106,7 @@ CASES: dict[str, Case] = {
         },
         seed=3,
     ),
-    "sliding_window_unused": Case(
-        overrides={"use_sliding_window": False, "sliding_window": 5, "max_window_layers": 0}
-    ),
+    "sliding_window_unused": Case(overrides={"use_sliding_window": False, "sliding_window": 5, "max_window_layers": 0}),
     # Mixture of experts.
     "moe": _moe(seed=3),
     "moe_not_normalised": _moe(norm_topk_prob=False, seed=1),

@@ -62,14 +62,18 @@ class KVView(NamedTuple):
     def pages(self) -> tuple[mx.array, mx.array]:
         """Ids into the pool of this layer's pages of keys and of values, each [B, M]."""
         slices = self.pool.shape[0] // self.num_pages
-        ids = self.once("pages", lambda: self.block_table + mx.arange(0, slices * self.num_pages, self.num_pages)[:, None, None])
+        ids = self.once(
+            "pages", lambda: self.block_table + mx.arange(0, slices * self.num_pages, self.num_pages)[:, None, None]
+        )
         return ids[2 * self.layer], ids[2 * self.layer + 1]
 
 
 class PagePool:
     """The pool's array and the list of its free pages."""
 
-    def __init__(self, num_layers: int, kv_heads: int, head_dim: int, num_pages: int, dtype: mx.Dtype, page_size: int = PAGE_SIZE):
+    def __init__(
+        self, num_layers: int, kv_heads: int, head_dim: int, num_pages: int, dtype: mx.Dtype, page_size: int = PAGE_SIZE
+    ):
         self.num_layers, self.num_pages, self.page_size = num_layers, num_pages, page_size
         self.array = mx.zeros((num_layers * 2 * num_pages, kv_heads, page_size, head_dim), dtype)
         self._free = list(range(num_pages - 1, -1, -1))
@@ -85,7 +89,9 @@ class PagePool:
     def allocate(self, count: int) -> list[int]:
         """Take `count` free pages. Raises UserError, taking none, when there are fewer."""
         if count > len(self._free):
-            raise UserError(f"the K/V pool has {len(self._free)} free pages and {count} are needed; shorten the context")
+            raise UserError(
+                f"the K/V pool has {len(self._free)} free pages and {count} are needed; shorten the context"
+            )
         return [self._free.pop() for _ in range(count)]
 
     def free(self, pages: Sequence[int]) -> None:

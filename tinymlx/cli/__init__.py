@@ -70,7 +70,9 @@ def main(arguments: list[str] | None = None) -> None:
         status = _fail("not enough memory; close other programs, or take a smaller model or context")
     except OSError as error:
         _silence_stdout()
-        status = _fail(f"reading or writing failed: {error.filename or 'standard input or output'}: {error.strerror or error}")
+        status = _fail(
+            f"reading or writing failed: {error.filename or 'standard input or output'}: {error.strerror or error}"
+        )
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -92,6 +94,6 @@ def _silence_stdout() -> None:
 
 def _fail(line: str) -> int:
     if os.environ.get("TINYMLX_DEBUG") == "1":
-        raise  # noqa: PLE0704: called while an error is being handled
+        raise  # noqa: PLE0704 (called while an error is being handled)
     click.echo("error: " + " ".join(line.split()), err=True)
     return 1

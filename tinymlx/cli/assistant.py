@@ -36,8 +36,12 @@ class Assistant:
         self.generation_config = self.checkpoint.generation_config
         self.max_context = flags["max_kv_size"] or self.config.max_context
         if self.max_context > self.config.max_context:
-            raise UserError(f"--max-kv-size {self.max_context} is more than the {self.config.max_context} tokens this model was made for")
-        self.adapter_bytes = Adapter(Path(flags["adapter_path"]), self.config).nbytes if flags["adapter_path"] is not None else 0
+            raise UserError(
+                f"--max-kv-size {self.max_context} is more than the {self.config.max_context} tokens this model was made for"
+            )
+        self.adapter_bytes = (
+            Adapter(Path(flags["adapter_path"]), self.config).nbytes if flags["adapter_path"] is not None else 0
+        )
 
     def render(self, messages: list[dict[str, Any]], enable_thinking: bool | None) -> str:
         """A conversation that ends with a question, as text up to where the answer begins."""
@@ -92,7 +96,13 @@ def show_prefill(stopped: Callable[[], bool] = lambda: False) -> Iterator[Callab
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = TextColumn("prompt"), BarColumn(), MofNCompleteColumn(), TextColumn("tokens"), TimeRemainingColumn()
+            columns = (
+                TextColumn("prompt"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("tokens"),
+                TimeRemainingColumn(),
+            )
             bar = Progress(*columns, console=Console(stderr=True), transient=True)
             bar.start()
             bar.add_task("prompt", total=total)

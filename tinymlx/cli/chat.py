@@ -37,7 +37,9 @@ def command(**flags: Any) -> None:
     conversation = Conversation(assistant, assistant.load(), params, flags)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     if interactive:
-        click.secho(f"{flags['model']} · {conversation.session.max_context} tokens of context · /help for commands", dim=True)
+        click.secho(
+            f"{flags['model']} · {conversation.session.max_context} tokens of context · /help for commands", dim=True
+        )
     for line in lines(interactive):
         try:
             if not conversation.take(line):
@@ -124,7 +126,9 @@ class Conversation:
     def set_system(self, text: str) -> None:
         self.system = text or None
         self.messages.clear()
-        click.secho("system message " + ("set" if text else "removed") + "; the conversation starts anew", dim=True, err=True)
+        click.secho(
+            "system message " + ("set" if text else "removed") + "; the conversation starts anew", dim=True, err=True
+        )
 
     def think(self, choice: str) -> None:
         if choice not in ("on", "off"):
@@ -140,7 +144,9 @@ class Conversation:
         partial = Path(f"{file}.partial").expanduser()
         try:
             partial.touch(mode=0o600)  # what people ask is nobody else's business
-            partial.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8", errors="replace")
+            partial.write_text(
+                json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8", errors="replace"
+            )
             partial.replace(Path(file).expanduser())
         except (OSError, RuntimeError) as error:
             with contextlib.suppress(OSError):
@@ -159,7 +165,9 @@ class Conversation:
             raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         except (ValueError, TypeError, LookupError):
             raise UserError(f"{file} is not a conversation written by /save") from None
-        alternating = all(m["role"] == ("user", "assistant")[i % 2] for i, m in enumerate(saved)) and len(saved) % 2 == 0
+        alternating = (
+            all(m["role"] == ("user", "assistant")[i % 2] for i, m in enumerate(saved)) and len(saved) % 2 == 0
+        )
         if not alternating or not all(isinstance(text, str) for text in (system or "", *(m["content"] for m in saved))):
             raise UserError(f"{file} is not a conversation written by /save")
         self.system, self.messages = system, saved
@@ -168,7 +176,12 @@ class Conversation:
     def stats(self, _: str) -> None:
         from tinymlx.cli.report import summary
 
-        click.echo(summary(self.last_stats) if self.last_stats else "no figures: the last answer was stopped, or there is none yet", err=True)
+        click.echo(
+            summary(self.last_stats)
+            if self.last_stats
+            else "no figures: the last answer was stopped, or there is none yet",
+            err=True,
+        )
 
     def answer(self, question: str) -> None:
         """Stream an answer. Stopped by Ctrl-C, what was said so far stays in the conversation."""
@@ -200,7 +213,11 @@ class Conversation:
         if sys.stderr.isatty():
             from tinymlx.cli.report import summary
 
-            cut = f"cut after {len(said)} tokens; --max-tokens and --max-kv-size allow more · " if finish == "length" else ""
+            cut = (
+                f"cut after {len(said)} tokens; --max-tokens and --max-kv-size allow more · "
+                if finish == "length"
+                else ""
+            )
             click.secho(cut + summary(self.last_stats) if self.last_stats else "stopped", dim=True, err=True)
 
 

@@ -12,8 +12,19 @@ from tinymlx.errors import UserError
 
 @click.command()
 @click.option("-p", "--prompt", required=True, help="The prompt; `-` reads it from standard input.")
-@click.option("--raw", "--ignore-chat-template", "raw", is_flag=True, help="Continue the prompt as it stands, without the chat template.")
-@click.option("--logprobs", type=click.IntRange(0), metavar="N", help="With --json: log-probabilities, of the N most likely tokens too.")
+@click.option(
+    "--raw",
+    "--ignore-chat-template",
+    "raw",
+    is_flag=True,
+    help="Continue the prompt as it stands, without the chat template.",
+)
+@click.option(
+    "--logprobs",
+    type=click.IntRange(0),
+    metavar="N",
+    help="With --json: log-probabilities, of the N most likely tokens too.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line at the end instead of streaming text.")
 @shared_options("generate")
 def command(prompt: str, raw: bool, logprobs: int | None, as_json: bool, **flags: Any) -> None:
@@ -52,7 +63,9 @@ def command(prompt: str, raw: bool, logprobs: int | None, as_json: bool, **flags
     if not as_json:
         sys.stdout.write("\n")
         if last.finish_reason == "length":
-            click.echo(f"cut after {last.stats.generated_tokens} tokens; --max-tokens and --max-kv-size allow more", err=True)
+            click.echo(
+                f"cut after {last.stats.generated_tokens} tokens; --max-tokens and --max-kv-size allow more", err=True
+            )
         click.echo(summary(last.stats), err=True)
         return
     record: dict[str, Any] = {
@@ -63,10 +76,11 @@ def command(prompt: str, raw: bool, logprobs: int | None, as_json: bool, **flags
     }
     if logprobs is not None:
         record["logprobs"] = [{"token": c.token, "logprob": c.logprob, "top_logprobs": c.top_logprobs} for c in chunks]
-    click.echo(json.dumps(record, ensure_ascii=not (sys.stdout.encoding or "").lower().startswith("utf"), allow_nan=False))
+    click.echo(
+        json.dumps(record, ensure_ascii=not (sys.stdout.encoding or "").lower().startswith("utf"), allow_nan=False)
+    )
 
 
 def read_stdin() -> str:
     """Standard input as text; bytes that are not UTF-8 become replacement characters."""
     return sys.stdin.buffer.read().decode("utf-8", "replace")
-

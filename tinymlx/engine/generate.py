@@ -45,7 +45,9 @@ class Stats:
     @property
     def generation_tokens_per_s(self) -> float:
         """Decode steps over their time: the first token comes from the prefill and is not counted."""
-        return (self.generated_tokens - 1) / self.generation_s if self.generation_s and self.generated_tokens > 1 else 0.0
+        return (
+            (self.generated_tokens - 1) / self.generation_s if self.generation_s and self.generated_tokens > 1 else 0.0
+        )
 
     @property
     def bytes_per_s(self) -> float:
@@ -122,10 +124,14 @@ class Session:
     def _forget(self) -> None:
         config = self.model.config
         pages = min(FIRST_PAGES, -(-self.max_context // PAGE_SIZE))
-        self._pool = PagePool(config.num_hidden_layers, config.num_key_value_heads, config.head_dim, pages, self.model.dtype)
+        self._pool = PagePool(
+            config.num_hidden_layers, config.num_key_value_heads, config.head_dim, pages, self.model.dtype
+        )
         self._tokens: list[int] = []  # fed to the model; K/V of all but the pending ones is in the pool
         self._pages: list[int] = []
-        self._pending: tuple[list[tuple[mx.array, mx.array]], int, int] | None = None  # K/V of the last step, start, count
+        self._pending: tuple[list[tuple[mx.array, mx.array]], int, int] | None = (
+            None  # K/V of the last step, start, count
+        )
 
     @property
     def num_cached_tokens(self) -> int:
@@ -154,7 +160,9 @@ class Session:
         finally:
             self._busy = False
 
-    def _stream(self, prompt: list[int], params: SamplingParams, on_prefill: Callable[[int, int], None] | None) -> Iterator[Chunk]:
+    def _stream(
+        self, prompt: list[int], params: SamplingParams, on_prefill: Callable[[int, int], None] | None
+    ) -> Iterator[Chunk]:
         began = time.perf_counter()
         mx.reset_peak_memory()
         stats = Stats(

@@ -247,9 +247,9 @@ class Sampler:
             in_window = mx.arange(slots) >= slots - mx.array(self._windows)[:, None]
             known = in_window & (history.recent != NO_TOKEN)
             seen = mx.zeros((scores.shape[0], self.vocab_size + 1), dtype=mx.bool_)  # the last column is for no token
-            seen = mx.put_along_axis(
-                seen, mx.where(known, history.recent, self.vocab_size), mx.array(True), axis=-1
-            )[:, : self.vocab_size]
+            seen = mx.put_along_axis(seen, mx.where(known, history.recent, self.vocab_size), mx.array(True), axis=-1)[
+                :, : self.vocab_size
+            ]
             penalised = mx.where(scores < 0, scores * self._repetition, scores / self._repetition)
             scores = mx.where(seen, penalised, scores)
         if self._presence is not None:
@@ -388,7 +388,7 @@ def _order(x: mx.array, count: int) -> mx.array:
     """Indices of the `count` largest of each row, largest first: [..., N] -> [..., count] int32.
 
     MLX's sorts are stable, so of equals the lowest index comes first. A sort of int64 keys made of value and index would not need
-    that, but on CUDA it gives zeros for rows of up to 2,048 (MLX 0.32.4, H200).
+    that, but on CUDA `mx.sort` of int64 gives zeros for rows of up to 2,048 (MLX 0.32.4, H200), where `argsort` is right.
     """
     return mx.argsort(-x, axis=-1)[..., :count].astype(mx.int32)
 
@@ -403,7 +403,8 @@ def _largest(x: mx.array, width: int) -> tuple[mx.array, mx.array]:
         ids = _order(x, width)
     else:
         blocks = _order(mx.max(_in_blocks(x), axis=-1), width)
-        blocks = mx.sort(blocks, axis=-1)  # so that among the candidates, too, the index ascends with the id
+        # In order, so that among the candidates, too, the index ascends with the id.
+        blocks = mx.take_along_axis(blocks, mx.argsort(blocks, axis=-1), axis=-1)
         candidates = (blocks[..., None] * _BLOCK + mx.arange(_BLOCK)).reshape(x.shape[0], -1)
         places = _order(mx.take_along_axis(x, candidates, axis=-1), width)
         ids = mx.take_along_axis(candidates, places, axis=-1)

@@ -36,7 +36,9 @@ class Stepper:
         key = (kernels.compile_key(), kv.num_pages, logits, kv.new_lengths is None)
         if key not in self._compiled:
             self._compiled[key] = mx.compile(self._traced(kv.num_pages, logits))
-        return self._compiled[key](self.model.weights, self._lora_arrays(), tokens, kv.pool, kv.block_table, kv.lengths, kv.new_lengths)
+        return self._compiled[key](
+            self.model.weights, self._lora_arrays(), tokens, kv.pool, kv.block_table, kv.lengths, kv.new_lengths
+        )
 
     def _lora_arrays(self) -> dict[str, tuple]:
         return {name: (lora.a, lora.b, lora.column_scale) for name, lora in self.model.loras.items()}
@@ -45,14 +47,18 @@ class Stepper:
         scales = {name: lora.scale for name, lora in self.model.loras.items()}
 
         def step(weights, loras, tokens, pool, block_table, lengths, new_lengths):
-            named = {name: type(self.model.loras[name])(a, b, scales[name], column) for name, (a, b, column) in loras.items()}
+            named = {
+                name: type(self.model.loras[name])(a, b, scales[name], column) for name, (a, b, column) in loras.items()
+            }
             model = Qwen3(self.model.config, weights, self.model.quantization, named)
             return self._run(model, tokens, KVView(pool, block_table, lengths, num_pages, new_lengths), logits)
 
         return step
 
     @staticmethod
-    def _run(model: Qwen3, tokens: mx.array, kv: KVView, logits: bool) -> tuple[mx.array, list[tuple[mx.array, mx.array]]]:
+    def _run(
+        model: Qwen3, tokens: mx.array, kv: KVView, logits: bool
+    ) -> tuple[mx.array, list[tuple[mx.array, mx.array]]]:
         hidden, fresh = model(tokens, kv)
         last = hidden[:, -1:]
         return (model.head(last)[:, 0] if logits else last), fresh

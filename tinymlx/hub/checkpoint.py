@@ -16,7 +16,15 @@ from tinymlx.hub.source import ModelSource
 if TYPE_CHECKING:
     import mlx.core as mx
 
-__all__ = ["Checkpoint", "SafetensorsCheckpoint", "TensorInfo", "check_inside", "open_checkpoint", "present", "read_json"]
+__all__ = [
+    "Checkpoint",
+    "SafetensorsCheckpoint",
+    "TensorInfo",
+    "check_inside",
+    "open_checkpoint",
+    "present",
+    "read_json",
+]
 
 INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")

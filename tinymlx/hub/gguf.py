@@ -88,7 +88,9 @@ class GGUFCheckpoint(Checkpoint):
         if importlib.util.find_spec("gguf") is None:
             for tensor in self._file.tensors.values():
                 if tensor.type.name in PLAIN:
-                    raise UserError(f"{source.path}: tensor {tensor.name} {gguf_blocks.needs_package(tensor.type.name)}")
+                    raise UserError(
+                        f"{source.path}: tensor {tensor.name} {gguf_blocks.needs_package(tensor.type.name)}"
+                    )
         self.config["torch_dtype"] = _float_dtype(self._file)
         quantization = _quantization(modules)
         if quantization is not None:

@@ -35,7 +35,9 @@ _CHUNK = 8192  # blocks worked on at a time: what fits a core's cache
 def words(blocks: np.ndarray, kind: str) -> np.ndarray:
     """The codes in MLX's order, code i of a group in its bits b i and on. [..., blocks, bytes] -> uint32 [..., words]."""
     flat = np.ascontiguousarray(blocks).reshape(-1, blocks.shape[-1])
-    packed = np.concatenate([_pack(_codes(flat[i : i + _CHUNK], kind), BITS[kind]) for i in range(0, len(flat), _CHUNK)])
+    packed = np.concatenate(
+        [_pack(_codes(flat[i : i + _CHUNK], kind), BITS[kind]) for i in range(0, len(flat), _CHUNK)]
+    )
     return packed.reshape(*blocks.shape[:-2], -1).view("<u4")
 
 
@@ -44,7 +46,9 @@ def _codes(flat: np.ndarray, kind: str) -> np.ndarray:
     if kind == "Q8_0":
         return flat[:, 2:] ^ np.uint8(0x80)  # signed q as q + 128
     if kind in WIDE:
-        low = flat[:, -128:].reshape(-1, 4, 32)  # byte j of row i: element j of group 2 i, and in its high half of group 2 i + 1
+        low = flat[:, -128:].reshape(
+            -1, 4, 32
+        )  # byte j of row i: element j of group 2 i, and in its high half of group 2 i + 1
         codes = np.stack([low & 0x0F, low >> 4], axis=2)
         if kind == "Q5_K":
             fifth = flat[:, 16:48, None] >> np.arange(8, dtype=np.uint8) & 1  # bit g of byte j: element j of group g

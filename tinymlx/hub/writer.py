@@ -59,7 +59,9 @@ def new_folder(target: Path) -> Iterator[Path]:
         str(target).encode()  # MLX opens files by UTF-8 names
         taken = target.is_symlink() or target.exists() and (not target.is_dir() or any(target.iterdir()))
     except (OSError, UnicodeEncodeError) as error:
-        raise UserError(f"{str(target)[:200]!r} cannot be a folder: {getattr(error, 'strerror', None) or 'not UTF-8'}; name another") from None
+        raise UserError(
+            f"{str(target)[:200]!r} cannot be a folder: {getattr(error, 'strerror', None) or 'not UTF-8'}; name another"
+        ) from None
     if taken:
         raise UserError(f"{target} exists already; name a new folder, or remove it first")
     prefix = f".{target.name}.partial-"

@@ -11,6 +11,15 @@ from tinymlx.kernels.qk_norm_rope import qk_norm_rope
 from tinymlx.kernels.route import compile_key, graft, traceable
 
 __all__ = [
-    "attend", "compile_key", "embed", "graft", "head", "linear_residual", "norm_experts", "norm_gate_up", "norm_qkv", "qk_norm_rope",
+    "attend",
+    "compile_key",
+    "embed",
+    "graft",
+    "head",
+    "linear_residual",
+    "norm_experts",
+    "norm_gate_up",
+    "norm_qkv",
+    "qk_norm_rope",
     "traceable",
 ]

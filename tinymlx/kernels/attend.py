@@ -19,7 +19,14 @@ def _gather(kv: KVView) -> tuple[mx.array, mx.array]:
 
 
 def twin(
-    q: mx.array, k_new: mx.array, v_new: mx.array, kv: KVView, *, scale: float, window: int | None = None, want_lse: bool = False
+    q: mx.array,
+    k_new: mx.array,
+    v_new: mx.array,
+    kv: KVView,
+    *,
+    scale: float,
+    window: int | None = None,
+    want_lse: bool = False,
 ) -> tuple[mx.array, mx.array | None]:
     """q: [B, H, L, D]; k_new, v_new: [B, G, L, D]; causal, and within `window` positions if given.
 

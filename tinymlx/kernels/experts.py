@@ -12,7 +12,16 @@ PAIRS_WORTH_SORTING = 64
 
 
 def twin(
-    x: mx.array, weight: mx.array, eps: float, router: Linear, gate: Linear, up: Linear, down: Linear, *, top_k: int, normalize: bool
+    x: mx.array,
+    weight: mx.array,
+    eps: float,
+    router: Linear,
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+    *,
+    top_k: int,
+    normalize: bool,
 ) -> mx.array:
     """x: [B, L, K]; router: [E, K]; gate, up: [E, N, K]; down: [E, K, N]. Returns [B, L, K], without the residual."""
     normed = ops.rms_norm(x, weight, eps)

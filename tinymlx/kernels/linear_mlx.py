@@ -25,7 +25,9 @@ def linear(x: mx.array, w: Linear) -> mx.array:
         y = x @ ops.dequantize(w).astype(x.dtype).T
     else:
         group_size, bits, mode = w.quantization
-        y = mx.quantized_matmul(x, w.weight, w.scales, w.biases, transpose=True, group_size=group_size, bits=bits, mode=mode)
+        y = mx.quantized_matmul(
+            x, w.weight, w.scales, w.biases, transpose=True, group_size=group_size, bits=bits, mode=mode
+        )
         y = y.astype(x.dtype)
     if w.lora is not None:
         y = add_lora(y, x, w.lora)

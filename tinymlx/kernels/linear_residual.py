@@ -17,4 +17,6 @@ def mlx(residual: mx.array, x: mx.array, w: Linear) -> mx.array:
     return residual + linear_mlx.linear(x, w)
 
 
-linear_residual = Operation("linear_residual", covers=("linear", "dequantize"), routes={"twin": Route(twin), "mlx": Route(mlx)})
+linear_residual = Operation(
+    "linear_residual", covers=("linear", "dequantize"), routes={"twin": Route(twin), "mlx": Route(mlx)}
+)

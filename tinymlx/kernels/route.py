@@ -59,7 +59,9 @@ def preference() -> str:
     """TINYMLX_KERNELS, `auto` when unset."""
     choice = os.environ.get("TINYMLX_KERNELS", "auto")
     if choice not in PREFERENCES:
-        raise UserError(f"TINYMLX_KERNELS={choice} is not one of {', '.join(PREFERENCES)}; unset it or choose one of these")
+        raise UserError(
+            f"TINYMLX_KERNELS={choice} is not one of {', '.join(PREFERENCES)}; unset it or choose one of these"
+        )
     return choice
 
 

@@ -52,10 +52,14 @@ class Adapter:
         if module == "model.embed_tokens":
             raise UserError(f"{self.path}: an adapter of the embedding is not supported; train linear layers only")
         if shape is None:
-            raise UserError(f"{self.path}: {module} is not a linear layer of this model; the adapter belongs to another one")
+            raise UserError(
+                f"{self.path}: {module} is not a linear layer of this model; the adapter belongs to another one"
+            )
         names = {name.rpartition(".")[2] for name in self._file.tensors if name.rpartition(".")[0] == module}
         if names != set(KINDS[self.kind]):
-            raise UserError(f"{self.path}: {module} has {', '.join(sorted(names))}; a {self.kind} adapter has {', '.join(KINDS[self.kind])}")
+            raise UserError(
+                f"{self.path}: {module} has {', '.join(sorted(names))}; a {self.kind} adapter has {', '.join(KINDS[self.kind])}"
+            )
         if self.kind == "dora" and len(shape) != 2:
             raise UserError(f"{self.path}: dora on the experts {module} is not supported; lora is")
         a, b = (tuple(self._file.tensors[f"{module}.{part}"].shape) for part in ("lora_a", "lora_b"))
@@ -63,11 +67,15 @@ class Adapter:
         *E, N, K = shape
         wanted = ((*E, rank, K), (*E, N, rank)) if E else ((K, rank), (rank, N))
         if (a, b) != wanted or rank < 1:
-            raise UserError(f"{self.path}: lora_a and lora_b of {module} have shapes {list(a)} and {list(b)}; the model needs {wanted} of some rank")
+            raise UserError(
+                f"{self.path}: lora_a and lora_b of {module} have shapes {list(a)} and {list(b)}; the model needs {wanted} of some rank"
+            )
         if self.kind == "dora" and tuple(self._file.tensors[f"{module}.m"].shape) != (N,):
             raise UserError(f"{self.path}: the magnitude m of {module} must have shape [{N}]")
 
-    def load(self, weights: dict[str, mx.array], quantization: dict[str, Quantization], dtype: mx.Dtype) -> dict[str, Lora]:
+    def load(
+        self, weights: dict[str, mx.array], quantization: dict[str, Quantization], dtype: mx.Dtype
+    ) -> dict[str, Lora]:
         """The low-rank changes by module name, over a model's loaded `weights`. Raises UserError for NaN and infinity."""
         loras = {}
         for module in self.modules:
@@ -78,7 +86,13 @@ class Adapter:
             a, b, column_scale = mx.contiguous(a.astype(dtype)), mx.contiguous(b.astype(dtype)), None
             if self.kind == "dora":
                 get = weights.get
-                base = Linear(weights[f"{module}.weight"], None, get(f"{module}.scales"), get(f"{module}.biases"), quantization.get(module))
+                base = Linear(
+                    weights[f"{module}.weight"],
+                    None,
+                    get(f"{module}.scales"),
+                    get(f"{module}.biases"),
+                    quantization.get(module),
+                )
                 changed = ops.dequantize(base).astype(mx.float32) + self.scale * (b @ a).astype(mx.float32)
                 column_scale = (parts[2].astype(mx.float32) / mx.linalg.norm(changed, axis=1)).astype(dtype)
             loras[module] = Lora(a, b, self.scale, column_scale)

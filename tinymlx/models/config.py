@@ -14,7 +14,12 @@ from tinymlx.errors import UserError
 MODEL_TYPES = ("qwen3", "qwen3_moe", "qwen2", "llama")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 # What each scaling needs beside `factor`.
-_ROPE_KEYS = {"default": (), "linear": ("factor",), "yarn": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor")}
+_ROPE_KEYS = {
+    "default": (),
+    "linear": ("factor",),
+    "yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+}
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -97,7 +102,11 @@ class _Reader:
             raise self.fail(f"partial_rotary_factor {raw['partial_rotary_factor']!r} is not supported; only 1.0 is")
         self.refuse_foreign_quantization()
 
-        heads, hidden, layers = self.integer("num_attention_heads"), self.integer("hidden_size"), self.integer("num_hidden_layers")
+        heads, hidden, layers = (
+            self.integer("num_attention_heads"),
+            self.integer("hidden_size"),
+            self.integer("num_hidden_layers"),
+        )
         if heads < 1 or layers < 1:
             raise self.fail("num_attention_heads and num_hidden_layers must be at least 1")
         if layers > 10_000:
@@ -138,7 +147,9 @@ class _Reader:
             if values["num_experts"] > 10_000:
                 raise self.fail(f"num_experts is {values['num_experts']}; the largest Qwen3 has 128")
             if not 1 <= values["num_experts_per_tok"] <= values["num_experts"]:
-                raise self.fail(f"num_experts_per_tok {values['num_experts_per_tok']} is not in 1..num_experts ({values['num_experts']})")
+                raise self.fail(
+                    f"num_experts_per_tok {values['num_experts_per_tok']} is not in 1..num_experts ({values['num_experts']})"
+                )
         try:
             config = ModelConfig(**values)
         except pydantic.ValidationError as error:
@@ -164,7 +175,9 @@ class _Reader:
         theirs = self.raw.get("quantization_config")
         method = theirs.get("quant_method") if isinstance(theirs, Mapping) else None
         if method is not None and "quantization" not in self.raw:
-            raise self.fail(f"quant_method {method!r} is not supported; use the unquantised or an mlx-community checkpoint")
+            raise self.fail(
+                f"quant_method {method!r} is not supported; use the unquantised or an mlx-community checkpoint"
+            )
 
     def rope(self, max_positions: int) -> tuple[Any, dict[str, Any] | None, int]:
         """Theta, scaling, and the context they allow; from the top level (transformers 4) or `rope_parameters` (transformers 5)."""
@@ -173,8 +186,12 @@ class _Reader:
         if not isinstance(parameters, Mapping) or not isinstance(scaling, Mapping):
             raise self.fail("rope_scaling and rope_parameters must be JSON objects")
         if nested := [key for key, value in (*parameters.items(), *scaling.items()) if isinstance(value, Mapping)]:
-            raise self.fail(f"rope settings for each kind of layer ({nested[0]!r}) are not supported; one for all layers is")
-        theta = parameters.get("rope_theta", scaling.get("rope_theta", self.raw.get("rope_theta", 10000.0)))  # the inner one wins
+            raise self.fail(
+                f"rope settings for each kind of layer ({nested[0]!r}) are not supported; one for all layers is"
+            )
+        theta = parameters.get(
+            "rope_theta", scaling.get("rope_theta", self.raw.get("rope_theta", 10000.0))
+        )  # the inner one wins
         if not _is_between(theta, 1, 1e15):
             raise self.fail(f"rope_theta is {theta!r}, not a number from 1 to 1e15")
         kind = scaling.get("rope_type", scaling.get("type", "default"))
@@ -196,7 +213,11 @@ class _Reader:
                 raise self.fail(f"rope_scaling.{key} is {value!r}, not a number from 1e-6 to 1e9")
         if kind == "llama3" and scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
             raise self.fail("rope_scaling.high_freq_factor must be greater than low_freq_factor")
-        stretched = int(scaling["factor"] * scaling["original_max_position_embeddings"]) if kind == "yarn" and names_original else 0
+        stretched = (
+            int(scaling["factor"] * scaling["original_max_position_embeddings"])
+            if kind == "yarn" and names_original
+            else 0
+        )
         return theta, scaling, max(max_positions, stretched)
 
     def sliding_windows(self, layers: int) -> tuple[int | None, ...]:
@@ -207,7 +228,9 @@ class _Reader:
             raise self.fail(f"layer_types must list {layers} layers")
         if not self.flag("use_sliding_window", False) or window is None:
             if kinds is not None and any(kind != "full_attention" for kind in kinds):
-                raise self.fail("layer_types names sliding attention, but use_sliding_window or sliding_window is not set")
+                raise self.fail(
+                    "layer_types names sliding attention, but use_sliding_window or sliding_window is not set"
+                )
             return (None,) * layers
         window = self.integer("sliding_window")
         if window < 1:

@@ -21,8 +21,13 @@ _EXPERT = re.compile(r"(.+\.mlp)\.experts\.(\d+)\.((?:gate|up|down)_proj\..+)")
 E8M0_NAN = 0xFF  # a power-of-two scale of mxfp4 that stands for no number
 _FLOATS = {"BF16", "F16", "F32", "F64"}
 
+
 def load_model(
-    checkpoint: Checkpoint, *, dtype: mx.Dtype | None = None, adapter_path: str | Path | None = None, progress: Progress | None = None
+    checkpoint: Checkpoint,
+    *,
+    dtype: mx.Dtype | None = None,
+    adapter_path: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> Qwen3:
     """Read, check and cast every tensor of a checkpoint, after comparing its files with their checksums where it has any.
 
@@ -80,7 +85,10 @@ def memory_request(checkpoint: Checkpoint, config: ModelConfig, dtype: mx.Dtype 
 def read_config(checkpoint: Checkpoint) -> ModelConfig:
     """The model's configuration, with the end tokens of generation_config.json beside those of config.json."""
     config = ModelConfig.from_dict(checkpoint.config, file=str(_config_file(checkpoint)))
-    more = token_ids(checkpoint.generation_config.get("eos_token_id"), str(_config_file(checkpoint).with_name("generation_config.json")))
+    more = token_ids(
+        checkpoint.generation_config.get("eos_token_id"),
+        str(_config_file(checkpoint).with_name("generation_config.json")),
+    )
     return config.model_copy(update={"eos_token_ids": tuple(sorted({*config.eos_token_ids, *more}))})
 
 
@@ -117,10 +125,14 @@ def quantized_modules(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, 
         override = next((raw[m] for m in (module, first) if m in raw), None)
         if scales is None:
             if isinstance(override, dict):
-                raise UserError(f"{file}: quantization names {module}, but its scales are missing; download the checkpoint again")
+                raise UserError(
+                    f"{file}: quantization names {module}, but its scales are missing; download the checkpoint again"
+                )
             continue
         if override is False or not raw:
-            raise UserError(f"{file}: {scales}.scales is present, but the config says that this module is not quantised")
+            raise UserError(
+                f"{file}: {scales}.scales is present, but the config says that this module is not quantised"
+            )
         # As in mlx-lm, an override stands alone: what it leaves out has its default, not the model's value.
         packed[module] = _quantization(override if isinstance(override, dict) else raw, module, file)
     return packed
@@ -155,7 +167,9 @@ def _expected(config: ModelConfig, quantization: dict[str, Quantization]) -> Ite
             yield f"{module}.biases", (*lead, N, K // packing.group_size)
 
 
-def match_tensors(checkpoint: Checkpoint, config: ModelConfig, quantization: dict[str, Quantization]) -> dict[str, list[str]]:
+def match_tensors(
+    checkpoint: Checkpoint, config: ModelConfig, quantization: dict[str, Quantization]
+) -> dict[str, list[str]]:
     """For each weight of the model the tensors of the checkpoint that make it up: one, or one an expert."""
     available: dict[str, list[str]] = {}
     experts: dict[str, dict[int, str]] = {}
@@ -163,7 +177,9 @@ def match_tensors(checkpoint: Checkpoint, config: ModelConfig, quantization: dic
         match = _EXPERT.fullmatch(name)
         if match:
             experts.setdefault(f"{match[1]}.switch_mlp.{match[3]}", {})[int(match[2])] = name
-        elif not name.endswith("rotary_emb.inv_freq") and not (config.tie_word_embeddings and name.startswith("lm_head.")):
+        elif not name.endswith("rotary_emb.inv_freq") and not (
+            config.tie_word_embeddings and name.startswith("lm_head.")
+        ):
             available[name] = [name]
     folder = checkpoint.source.path
     for name, parts in experts.items():
@@ -181,16 +197,22 @@ def match_tensors(checkpoint: Checkpoint, config: ModelConfig, quantization: dic
             stacked = is_stacked(name, available[name])
             wanted = shape[1:] if stacked else shape
             if tuple(info.shape) != wanted or (stacked and len(available[name]) != shape[0]):
-                raise UserError(f"{info.file}: tensor {part} has shape {list(info.shape)}; config.json asks for {list(wanted)}")
+                raise UserError(
+                    f"{info.file}: tensor {part} has shape {list(info.shape)}; config.json asks for {list(wanted)}"
+                )
             packed = name.endswith(".weight") and name.removesuffix(".weight") in quantization
             is_scale = name.endswith(".scales") and quantization[name.removesuffix(".scales")].mode == "mxfp4"
             accepted = {"U32"} if packed else {"U8"} if is_scale else _FLOATS
             if info.dtype not in accepted:
-                raise UserError(f"{info.file}: tensor {part} is {info.dtype}; accepted here: {', '.join(sorted(accepted))}")
+                raise UserError(
+                    f"{info.file}: tensor {part} is {info.dtype}; accepted here: {', '.join(sorted(accepted))}"
+                )
     extra = sorted(available.keys() - expected.keys())
     if extra:
         first = available[extra[0]][0]
-        raise UserError(f"{checkpoint.tensors[first].file}: tensor {first} does not belong to a {config.model_type} of this config.json")
+        raise UserError(
+            f"{checkpoint.tensors[first].file}: tensor {first} does not belong to a {config.model_type} of this config.json"
+        )
     return {name: available[name] for name in expected}
 
 
@@ -203,10 +225,14 @@ def _cast(checkpoint: Checkpoint, name: str, dtype: mx.Dtype) -> mx.array:
     array = checkpoint.read(name)
     if not mx.issubdtype(array.dtype, mx.floating):
         if array.dtype == mx.uint8 and mx.any(array == E8M0_NAN).item():
-            raise UserError(f"{checkpoint.tensors[name].file}: tensor {name} has a scale that is NaN; download the file again")
+            raise UserError(
+                f"{checkpoint.tensors[name].file}: tensor {name} has a scale that is NaN; download the file again"
+            )
         return array
     if not all_finite(array):
-        raise UserError(f"{checkpoint.tensors[name].file}: tensor {name} contains NaN or infinity; download the file again")
+        raise UserError(
+            f"{checkpoint.tensors[name].file}: tensor {name} contains NaN or infinity; download the file again"
+        )
     if name.endswith((".scales", ".biases")) and dtype != mx.float32:
         return array  # never narrowed: a float16 or float32 scale does not fit into bfloat16
     return array.astype(dtype)

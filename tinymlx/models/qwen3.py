@@ -113,7 +113,9 @@ class Qwen3:
         B, L, _ = x.shape
         eps, config = self.config.rms_norm_eps, self.config
         q, k, v = kernels.norm_qkv(x, layer.input_layernorm, eps, layer.q_proj, layer.k_proj, layer.v_proj)
-        q, k = kernels.qk_norm_rope(q, k, layer.q_norm, layer.k_norm, eps, kv.lengths, self.rope_periods, self.rope_scale)
+        q, k = kernels.qk_norm_rope(
+            q, k, layer.q_norm, layer.k_norm, eps, kv.lengths, self.rope_periods, self.rope_scale
+        )
         v = v.reshape(B, L, config.num_key_value_heads, config.head_dim).swapaxes(1, 2)
         y, _ = kernels.attend(q, k, v, kv, scale=config.attention_scale, window=layer.window)
         x = kernels.linear_residual(x, y.swapaxes(1, 2).reshape(B, L, -1), layer.o_proj)

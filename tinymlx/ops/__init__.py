@@ -13,6 +13,20 @@ from tinymlx.ops.norm import rms_norm
 from tinymlx.ops.rope import rope, rope_periods
 
 __all__ = [
-    "Linear", "Lora", "Quantization", "attention_mask", "dequantize", "embedding", "gather_pages", "linear", "mixture_of_experts",
-    "paged_attention", "rms_norm", "rope", "rope_periods", "scaled_dot_product_attention", "silu", "swiglu",
+    "Linear",
+    "Lora",
+    "Quantization",
+    "attention_mask",
+    "dequantize",
+    "embedding",
+    "gather_pages",
+    "linear",
+    "mixture_of_experts",
+    "paged_attention",
+    "rms_norm",
+    "rope",
+    "rope_periods",
+    "scaled_dot_product_attention",
+    "silu",
+    "swiglu",
 ]

@@ -28,7 +28,9 @@ def scaled_dot_product_attention(
     return y.reshape(B, H, L, D).astype(q.dtype), lse.reshape(B, H, L)
 
 
-def attention_mask(lengths: mx.array, slots: int, L: int, new_lengths: mx.array | None = None, window: int | None = None) -> mx.array:
+def attention_mask(
+    lengths: mx.array, slots: int, L: int, new_lengths: mx.array | None = None, window: int | None = None
+) -> mx.array:
     """Who may look at whom when keys are `slots` cached slots followed by L new tokens.
 
     >>> attention_mask(mx.array([1]), 2, 2)[0, 0].astype(mx.int8)      # one cached token in two slots, two new tokens
