@@ -17,7 +17,7 @@ from tiny import tiny_weights, write_checkpoint
 from tinymlx.errors import UserError
 from tinymlx.hub import checksums, tokenizer
 from tinymlx.hub.checkpoint import INDEX, open_checkpoint
-from tinymlx.hub.safetensors import SafetensorsFile, read_file
+from tinymlx.hub.safetensors import SafetensorsFile
 from tinymlx.hub.source import ModelSource, resolve
 
 pytestmark = pytest.mark.capability("safetensors")
@@ -73,9 +73,10 @@ def test_payload_may_start_anywhere(tmp_path, padding):
     assert file.read("x").tolist() == [1.5, -2]
 
 
-def test_read_file_gives_all(tmp_path):
+def test_every_tensor_reads_back(tmp_path):
     save_file(TENSORS, tmp_path / "x.safetensors", metadata={"format": "pt"})
-    read = read_file(tmp_path / "x.safetensors")
+    file = SafetensorsFile(tmp_path / "x.safetensors")
+    read = {name: file.read(name) for name in file.tensors}
     assert read.keys() == TENSORS.keys()
     assert all(
         np.array_equal(np.array(read[name]), TENSORS[name]) and read[name].shape == TENSORS[name].shape for name in read
@@ -483,26 +484,30 @@ def test_what_is_no_file_is_named_and_nothing_hangs(tmp_path, name, kind):
     else:
         file.symlink_to(name if kind == "loop" else "not-there")
 
-    def read_all():
-        source = resolve(str(tmp_path))
-        open_checkpoint(source).verify_checksums()
-        tokenizer._chat_templates(tmp_path, {})
-        tokenizer.load_tokenizer(source)
-
-    fails(read_all, name)
+    fails(lambda: read_all(tmp_path), name)
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja", "SHA256SUMS", "config.json"])
-def test_files_that_are_far_too_large_are_not_read(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("tokenizer.json", "too many"),
+        ("chat_template.jinja", "too many"),
+        ("SHA256SUMS", "not a list of checksums"),
+        ("config.json", "too many"),
+    ],
+)
+def test_files_that_are_far_too_large_are_not_read(tmp_path, name, what):
     write_checkpoint(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with open(tmp_path / name, "wb") as file:
         file.truncate(40 << 30)
 
-    def read_all():
-        source = resolve(str(tmp_path))
-        open_checkpoint(source).verify_checksums()
-        tokenizer._chat_templates(tmp_path, {})
-        tokenizer.load_tokenizer(source)
+    fails(lambda: read_all(tmp_path), name, what)
 
-    fails(read_all, name)
+
+def read_all(folder: Path) -> None:
+    """Every file of a model folder that is read before its tensors are."""
+    source = resolve(str(folder))
+    open_checkpoint(source).verify_checksums()
+    tokenizer._chat_templates(folder, {})
+    tokenizer.load_tokenizer(source)

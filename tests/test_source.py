@@ -366,7 +366,7 @@ def test_damaged_rest_of_an_earlier_run(hub, fetch, model_files, tmp_path):
 def test_disk_is_checked_first(hub, fetch, monkeypatch, tmp_path, model_files):
     from shutil import _ntuple_diskusage
 
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: _ntuple_diskusage(10**9, 10**9, 1000))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: _ntuple_diskusage(10**9, 10**9, 1000))
     fails(fetch, "owner/name needs", "GB", "free", str(tmp_path / "cache"))
     assert hub.transfers(SHARD) == []
 

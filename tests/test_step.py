@@ -109,3 +109,12 @@ def test_pipelining_ends_where_it_copies_the_pool(model):
     fresh = Session(model, Letters())
     fresh.pipelined = True
     assert answer(fresh, PROMPT, 12) == greedy(model, PROMPT, 12) and fresh._probed
+
+
+def test_a_pool_that_grew_is_no_proof_of_copying(model, monkeypatch):
+    monkeypatch.setattr("tinymlx.engine.generate.FIRST_PAGES", 1)
+    session = Session(model, Letters())
+    session.pipelined = True
+    prompt = PROMPT[:14]  # the pool's one page is full two tokens later
+    assert answer(session, prompt, 12) == greedy(model, prompt, 12)
+    assert not session._probed and session.pipelined

@@ -129,9 +129,8 @@ class Session:
         )
         self._tokens: list[int] = []  # fed to the model; K/V of all but the pending ones is in the pool
         self._pages: list[int] = []
-        self._pending: tuple[list[tuple[mx.array, mx.array]], int, int] | None = (
-            None  # K/V of the last step, start, count
-        )
+        # K/V of the last step, which are not in the pool yet: every layer's, the first one's position, how many.
+        self._pending: tuple[list[tuple[mx.array, mx.array]], int, int] | None = None
 
     @property
     def num_cached_tokens(self) -> int:
@@ -186,10 +185,11 @@ class Session:
             upcoming = None
             if self.pipelined and not last:
                 if not self._probed and stats.generated_tokens == 1:
-                    peak, active = mx.get_peak_memory(), mx.get_active_memory()
+                    peak, active, pages = mx.get_peak_memory(), mx.get_active_memory(), self._pool.num_pages
                     mx.reset_peak_memory()
                 upcoming, history = self._enqueue(sampler, draw, position, history)
-                if not self._probed and stats.generated_tokens == PROBED_STEPS:
+                # A pool that grew meanwhile was copied for that reason: the next answer is probed instead.
+                if not self._probed and stats.generated_tokens == PROBED_STEPS and pages == self._pool.num_pages:
                     self._decide(mx.get_peak_memory() - active)
             token, logprob, top_logprobs = draw.read()[0]
             if token == NO_TOKEN:

@@ -11,7 +11,6 @@ import glob
 import hashlib
 import os
 import re
-import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -22,6 +21,7 @@ from urllib.parse import urlsplit
 from tinymlx.errors import UserError
 from tinymlx.hub import smollm2
 from tinymlx.hub.progress import byte_bar
+from tinymlx.hub.writer import free_bytes
 
 SMALL_FILES = ("*.json", "*.jinja", "tokenizer.model", "merges.txt")  # weights beside these; never a pickle (.bin, .pt)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -253,10 +253,7 @@ def _wanted(name: str, siblings: list[Any]) -> list[_File]:
 
 def _check_disk(name: str, files: list[_File], hub: _Hub) -> None:
     missing = sum(file.size - _nbytes(_partial(hub, file)) for file in files if not (hub.blobs / file.blob).is_file())
-    place = hub.cache
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    free = free_bytes(hub.cache)
     if missing > free:
         raise UserError(
             f"{name} needs {_gb(missing)} more on disk, but {hub.cache} has {_gb(free)} free; "

@@ -186,12 +186,6 @@ class SafetensorsFile:
         return array if held_as == dtype else array.view(getattr(mx, dtype))
 
 
-def read_file(path: Path) -> "dict[str, mx.array]":
-    """Every tensor of a small file, such as an adapter. Raises UserError as SafetensorsFile does."""
-    file = SafetensorsFile(path)
-    return {name: file.read(name) for name in file.tensors}
-
-
 def shown(name: str) -> str:
     """A name from a file, fit for one line of a message."""
     name = name if name.isprintable() else ascii(name)[1:-1]

@@ -144,14 +144,19 @@ def write_json(file: Path, value: dict) -> None:
 
 def check_disk(target: Path, nbytes: int) -> None:
     """Raise UserError when `nbytes` do not fit beside `target`."""
-    place = target.absolute().parent
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    free = free_bytes(target)
     if nbytes > free:
         raise UserError(
-            f"{target} needs {nbytes / 1e9:.1f} GB, but {place} has {free / 1e9:.1f} GB free; free some space"
+            f"{target} needs {nbytes / 1e9:.1f} GB, but its disk has {free / 1e9:.1f} GB free; free some space"
         )
+
+
+def free_bytes(path: Path) -> int:
+    """Free bytes on the disk that holds `path`, or will once it exists."""
+    place = path.absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
 
 
 def _split(jobs: Sequence[Job]) -> list[list[Job]]:
