@@ -98,17 +98,15 @@ def test_a_pipelined_session_says_the_same(model, on_gpu, step):
     assert answer(session, PROMPT + want[:2] + [3], 6) == greedy(model, PROMPT + want[:2] + [3], 6)
 
 
-def test_pipelining_ends_where_it_copies_the_pool(model):
-    session = Session(model, Letters())
-    session.pipelined = True
-    pool = session._pool.array.nbytes
-    session._decide(pool // 4)
-    assert session.pipelined
-    session._decide(2 * pool)
-    assert not session.pipelined
-    fresh = Session(model, Letters())
-    fresh.pipelined = True
-    assert answer(fresh, PROMPT, 12) == greedy(model, PROMPT, 12) and fresh._probed
+def test_pipelining_ends_where_it_copies_the_pool(model, monkeypatch):
+    for peak, stays in ((0.25, True), (2.0, False)):
+        session = Session(model, Letters())
+        session.pipelined = True
+        pool = session._pool.array.nbytes
+        monkeypatch.setattr("tinymlx.engine.generate.mx.get_active_memory", lambda: 0)
+        monkeypatch.setattr("tinymlx.engine.generate.mx.get_peak_memory", lambda: peak * pool)
+        assert answer(session, PROMPT, 12) == greedy(model, PROMPT, 12)
+        assert session._probed and session.pipelined is stays
 
 
 def test_a_pool_that_grew_is_no_proof_of_copying(model, monkeypatch):

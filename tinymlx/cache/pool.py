@@ -17,6 +17,16 @@ from tinymlx.errors import UserError
 PAGE_SIZE = 16  # tokens
 
 
+def page_slots(table: Sequence[int], start: int, count: int, page_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where a row's positions start, start + 1, ... lie: each one's page and its slot in that page, [count] each.
+
+    >>> page_slots([7, 3], 1, 4, page_size=4)      # positions 1 to 4 of a row whose pages are 7 and 3
+    (array([7, 7, 7, 3]), array([1, 2, 3, 0]))
+    """
+    positions = np.arange(start, start + count)
+    return np.asarray(table, np.int64)[positions // page_size], positions % page_size
+
+
 class KVView(NamedTuple):
     """What attention sees of the cache. Launch shapes depend on B and M alone; lengths are data.
 
@@ -133,9 +143,9 @@ class PagePool:
         pages, offsets, rows = [], [], []
         L = fresh[0][0].shape[2]
         for row, (table, start, count) in enumerate(zip(block_tables, starts, counts)):
-            positions = np.arange(start, start + count)
-            pages.append(np.asarray(table, np.int64)[positions // self.page_size])
-            offsets.append(positions % self.page_size)
+            page, offset = page_slots(table, start, count, self.page_size)
+            pages.append(page)
+            offsets.append(offset)
             rows.append(row * L + np.arange(count))
         pages, offsets, rows = np.concatenate(pages), np.concatenate(offsets), np.concatenate(rows)
         if len(rows) == 0:

@@ -9,13 +9,13 @@ from typing import Any
 import mlx.core as mx
 
 from tinymlx.cache import PAGE_SIZE, PagePool
-from tinymlx.engine.sampling import NO_TOKEN, Draw, History, Sampler, SamplingParams, unusable_logits
+from tinymlx.engine import loop
+from tinymlx.engine.sampling import NO_TOKEN, Draw, Sampler, SamplingParams, unusable_logits
 from tinymlx.engine.step import Stepper
 from tinymlx.engine.stop import StopMatcher
 from tinymlx.errors import UserError
 from tinymlx.models.qwen3 import Qwen3
 
-PROBED_STEPS = 4  # pipelined steps after which it is decided whether to go on so
 FIRST_PAGES = 64  # the pool of a conversation starts with 1,024 tokens and doubles
 
 
@@ -79,6 +79,27 @@ def check_prompt(prompt: Sequence[int], max_context: int, vocab_size: int) -> No
         )
     if not 0 <= min(prompt) <= max(prompt) < vocab_size:
         raise UserError(f"prompt token ids must lie in 0..{vocab_size - 1}; is this the model's own tokenizer?")
+
+
+class _Probe:
+    """Finds out whether pipelined steps make MLX copy the pool instead of writing in place: then memory grows by a pool."""
+
+    STEPS = 4
+
+    def __init__(self):
+        self.steps, self.earlier_peak = 0, 0
+
+    def before(self, pool: PagePool) -> None:
+        if self.steps == 0:
+            self.earlier_peak, self.active, self.pages = mx.get_peak_memory(), mx.get_active_memory(), pool.num_pages
+            mx.reset_peak_memory()
+
+    def after(self, pool: PagePool) -> bool | None:
+        """Whether the pool is copied; None if it cannot be said yet, or not at all because the pool grew meanwhile."""
+        self.steps += 1
+        if self.steps != self.STEPS or self.pages != pool.num_pages:
+            return None
+        return mx.get_peak_memory() - self.active >= 0.75 * pool.array.nbytes
 
 
 class Stopped(Exception):
@@ -171,57 +192,54 @@ class Session:
             kv_bytes_per_token=self.model.kv_nbytes_per_token,
         )
         sampler = Sampler([params], min(self.tokenizer.vocab_size, self.model.config.vocab_size))
-        draw, history = sampler.sample(self._prefill(prompt, on_prefill), [len(prompt)], sampler.history([prompt]))
+        logits = self._prefill(prompt, stats.num_cached_tokens, on_prefill)
+        draw, history = sampler.sample(logits, [len(prompt)], sampler.history([prompt]))
         mx.eval(draw.arrays())
         stats.prompt_s = time.perf_counter() - began
+        probe = None if self._probed else _Probe()
+
+        def advance(draw: Draw) -> Draw:
+            nonlocal history
+            if probe and self.pipelined:
+                probe.before(self._pool)
+            # Not pipelined, the draw has been read already, and its value costs nothing.
+            value = NO_TOKEN if self.pipelined else draw.tokens.item()
+            logits = self._feed(draw.tokens[:, None], [value], logits=True)
+            upcoming, history = sampler.sample(logits, [len(self._tokens)], history)
+            mx.async_eval(upcoming.arrays(), self._pending[0])
+            if probe and self.pipelined and (copies := probe.after(self._pool)) is not None:
+                self._probed, self.pipelined = True, not copies
+            return upcoming
 
         limit = min(params.max_tokens, self.max_context - len(prompt))
         detokenizer, stops = self.tokenizer.detokenizer(), StopMatcher(params.stop)
-        finish, decoding, peak = None, time.perf_counter(), 0
-        while finish is None:
-            stats.generated_tokens += 1
-            position = len(prompt) + stats.generated_tokens
-            last = stats.generated_tokens == limit
-            upcoming = None
-            if self.pipelined and not last:
-                if not self._probed and stats.generated_tokens == 1:
-                    peak, active, pages = mx.get_peak_memory(), mx.get_active_memory(), self._pool.num_pages
-                    mx.reset_peak_memory()
-                upcoming, history = self._enqueue(sampler, draw, position, history)
-                # A pool that grew meanwhile was copied for that reason: the next answer is probed instead.
-                if not self._probed and stats.generated_tokens == PROBED_STEPS and pages == self._pool.num_pages:
-                    self._decide(mx.get_peak_memory() - active)
+        decoding = time.perf_counter()
+        for draw in loop.decode(advance, draw, limit, lambda: self.pipelined):
             token, logprob, top_logprobs = draw.read()[0]
+            position = len(prompt) + stats.generated_tokens
             if token == NO_TOKEN:
-                raise unusable_logits(position - 1)
-            if upcoming is not None:
-                self._tokens[-1] = token
+                raise unusable_logits(position)
+            if len(self._tokens) > position:
+                self._tokens[position] = token  # fed before it was known
+            stats.generated_tokens += 1
+            last = stats.generated_tokens == limit
             ended = token in self.eos_token_ids and not params.ignore_eos
             text, _ = stops.add("" if ended else detokenizer.add(token))
             if ended or last:
                 text += stops.add(detokenizer.finish())[0] + stops.finish()
             finish = "stop" if ended or stops.stopped else "length" if last else None
-            chunk = Chunk(text, token, logprob, top_logprobs, finish)
-            if finish is None and upcoming is None:
-                upcoming, history = self._enqueue(sampler, draw, position, history, token)
-            elif finish is not None:
-                stats.generation_s = time.perf_counter() - decoding
-                stats.context_tokens = position
-                stats.peak_memory_bytes = max(peak, mx.get_peak_memory())
-                chunk.stats = stats
-            draw = upcoming
-            yield chunk
-
-    def _decide(self, extra_bytes: int) -> None:
-        """Stop pipelining where it makes MLX copy the pool at every step instead of writing in place: then memory grew by a pool."""
-        self._probed = True
-        self.pipelined = extra_bytes < 0.75 * self._pool.array.nbytes
+            if finish is None:
+                yield Chunk(text, token, logprob, top_logprobs)
+                continue
+            stats.generation_s = time.perf_counter() - decoding
+            stats.context_tokens = position + 1
+            stats.peak_memory_bytes = max(probe.earlier_peak if probe else 0, mx.get_peak_memory())
+            yield Chunk(text, token, logprob, top_logprobs, finish, stats)
+            return
 
     def _keep_common(self, prompt: list[int]) -> int:
         """Cut the cache back to what it shares with `prompt`, less its last token, whose logits are needed. Returns what is kept."""
-        common = 0
-        while common < min(len(prompt) - 1, len(self._tokens)) and prompt[common] == self._tokens[common]:
-            common += 1
+        common = loop.shared_prefix(prompt, self._tokens)
         if self._pending is not None:
             fresh, start, count = self._pending
             self._pending = (fresh, start, min(count, common - start)) if common > start else None
@@ -232,34 +250,25 @@ class Session:
         del self._pages[unused:]
         return common
 
-    def _prefill(self, prompt: list[int], on_prefill: Callable[[int, int], None] | None) -> mx.array:
-        """Logits [1, V] after the last token of `prompt`."""
-        done = len(self._tokens)
-        hidden = None
-        while done < len(prompt):
-            chunk = prompt[done : done + self.prefill_step_size]
-            last = done + len(chunk) == len(prompt)
-            hidden = self._feed(mx.array([chunk]), chunk, logits=last)
+    def _prefill(self, prompt: list[int], start: int, on_prefill: Callable[[int, int], None] | None) -> mx.array:
+        """Logits [1, V] after the last token of `prompt`, of which `start` tokens are cached."""
+
+        def feed(chunk: list[int], last: bool) -> mx.array:
+            done = len(self._tokens)
+            out = self._feed(mx.array([chunk]), list(chunk), logits=last)
+            fresh = self._pending[0]
             if mx.default_device() == mx.cpu:
                 # Layer by layer, so that Ctrl-C and progress do not wait for a chunk of many seconds.
-                for layer, kv in enumerate(self._pending[0][:-1], 1):
+                for layer, kv in enumerate(fresh[:-1], 1):
                     mx.eval(kv)
                     if on_prefill:
-                        on_prefill(done + len(chunk) * layer // len(self._pending[0]), len(prompt))
-            mx.eval(hidden, self._pending[0])
-            done += len(chunk)
+                        on_prefill(done + len(chunk) * layer // len(fresh), len(prompt))
+            mx.eval(out, fresh)
             if on_prefill:
-                on_prefill(done, len(prompt))
-        return hidden
+                on_prefill(len(self._tokens), len(prompt))
+            return out
 
-    def _enqueue(
-        self, sampler: Sampler, draw: Draw, position: int, history: History, token: int | None = None
-    ) -> tuple[Draw, History]:
-        """Feed the drawn token and sample the next; `token` is its value if it has been read already."""
-        logits = self._feed(draw.tokens[:, None], [NO_TOKEN if token is None else token], logits=True)
-        upcoming, history = sampler.sample(logits, [position], history)
-        mx.async_eval(upcoming.arrays(), self._pending[0])
-        return upcoming, history
+        return loop.prefill(feed, prompt, start, self.prefill_step_size)
 
     def _feed(self, tokens: mx.array, values: list[int], logits: bool) -> mx.array:
         """Run the model on the conversation's next tokens [1, L]. Returns the last one's logits [1, V], or its hidden state [1, 1, K]."""

@@ -8,7 +8,7 @@ from tinymlx.kernels.route import Operation, Route
 
 
 def _mask(kv: KVView, L: int, window: int | None) -> mx.array:
-    return kv.once(("mask", L, window), lambda: ops.attention_mask(kv.lengths, kv.num_slots, L, kv.new_lengths, window))
+    return kv.once(("mask", L, window), lambda: ops.attention_mask(kv.lengths, kv.num_slots, L, window))
 
 
 def _gather(kv: KVView) -> tuple[mx.array, mx.array]:
@@ -34,12 +34,12 @@ def twin(
     """
     mask = _mask(kv, q.shape[2], window)
     if kv.is_empty:
-        return ops.scaled_dot_product_attention(q, k_new, v_new, scale=scale, mask=mask)
+        return ops.grouped_query_attention(q, k_new, v_new, scale=scale, mask=mask)
     return ops.paged_attention(q, k_new, v_new, *_gather(kv), mask, scale=scale)
 
 
 def mlx(q, k_new, v_new, kv, *, scale, window=None, want_lse=False):
-    if kv.is_empty and kv.new_lengths is None and window is None:
+    if kv.is_empty and window is None:
         return mx.fast.scaled_dot_product_attention(q, k_new, v_new, scale=scale, mask="causal"), None
     keys, values = k_new, v_new
     if not kv.is_empty:
@@ -54,6 +54,15 @@ def _without_lse(*args, want_lse: bool = False, **kwargs) -> bool:
 
 attend = Operation(
     "attend",
-    covers=("scaled_dot_product_attention", "attention_mask", "gather_pages", "paged_attention"),
+    covers=(
+        "softmax",
+        "attention_scores",
+        "scaled_dot_product_attention",
+        "grouped_query_attention",
+        "causal_mask",
+        "attention_mask",
+        "gather_pages",
+        "paged_attention",
+    ),
     routes={"twin": Route(twin), "mlx": Route(mlx, applies=_without_lse)},
 )

@@ -101,34 +101,47 @@ class Qwen3:
 
     def __call__(self, tokens: mx.array, kv: KVView) -> tuple[mx.array, list[tuple[mx.array, mx.array]]]:
         """tokens: [B, L]. Returns hidden [B, L, K], before the last norm, and each layer's new keys and values, each [B, G, L, D]."""
-        x = kernels.embed(tokens, self.embed_tokens, self.dtype)
-        fresh = []
-        for layer, layer_kv in zip(self.layers, kv.layers(len(self.layers))):
-            x, k, v = self.block(x, layer, layer_kv)
-            fresh.append((k, v))
-        return x, fresh
-
-    def block(self, x: mx.array, layer: Layer, kv: KVView) -> tuple[mx.array, mx.array, mx.array]:
-        """x: [B, L, K]. Returns x after attention and MLP, and the layer's new keys and values."""
-        B, L, _ = x.shape
-        eps, config = self.config.rms_norm_eps, self.config
-        q, k, v = kernels.norm_qkv(x, layer.input_layernorm, eps, layer.q_proj, layer.k_proj, layer.v_proj)
-        q, k = kernels.qk_norm_rope(
-            q, k, layer.q_norm, layer.k_norm, eps, kv.lengths, self.rope_periods, self.rope_scale
-        )
-        v = v.reshape(B, L, config.num_key_value_heads, config.head_dim).swapaxes(1, 2)
-        y, _ = kernels.attend(q, k, v, kv, scale=config.attention_scale, window=layer.window)
-        x = kernels.linear_residual(x, y.swapaxes(1, 2).reshape(B, L, -1), layer.o_proj)
-        if layer.router is None:
-            y = kernels.norm_gate_up(x, layer.post_attention_layernorm, eps, layer.gate_proj, layer.up_proj)
-            return kernels.linear_residual(x, y, layer.down_proj), k, v
-        experts = (layer.router, layer.gate_proj, layer.up_proj, layer.down_proj)
-        options = dict(top_k=config.num_experts_per_tok, normalize=config.norm_topk_prob)
-        return x + kernels.norm_experts(x, layer.post_attention_layernorm, eps, *experts, **options), k, v
+        return forward(self, tokens, kv)
 
     def head(self, hidden: mx.array) -> mx.array:
         """hidden: [B, L, K]. Returns logits [B, L, V], padded vocabulary rows included."""
         return kernels.head(hidden, self.norm, self.config.rms_norm_eps, self.lm_head)
+
+
+def forward(model: Qwen3, tokens: mx.array, kv: KVView) -> tuple[mx.array, list[tuple[mx.array, mx.array]]]:
+    """All blocks in a row. tokens: [B, L]. Returns hidden [B, L, K], before the last norm, and each layer's new keys and values."""
+    x = kernels.embed(tokens, model.embed_tokens, model.dtype)
+    fresh = []
+    for layer, layer_kv in zip(model.layers, kv.layers(len(model.layers))):
+        x, k, v = attention_block(model, layer, x, layer_kv)
+        x = mlp_block(model, layer, x) if layer.router is None else experts_block(model, layer, x)
+        fresh.append((k, v))
+    return x, fresh
+
+
+def attention_block(model: Qwen3, layer: Layer, x: mx.array, kv: KVView) -> tuple[mx.array, mx.array, mx.array]:
+    """x + o_proj(attention(norm(x))). x: [B, L, K]. Returns [B, L, K] and the layer's new keys and values, each [B, G, L, D]."""
+    B, L, _ = x.shape
+    config, eps = model.config, model.config.rms_norm_eps
+    q, k, v = kernels.norm_qkv(x, layer.input_layernorm, eps, layer.q_proj, layer.k_proj, layer.v_proj)
+    q, k = kernels.qk_norm_rope(q, k, layer.q_norm, layer.k_norm, eps, kv.lengths, model.rope_periods, model.rope_scale)
+    v = v.reshape(B, L, config.num_key_value_heads, config.head_dim).swapaxes(1, 2)
+    y, _ = kernels.attend(q, k, v, kv, scale=config.attention_scale, window=layer.window)
+    return kernels.linear_residual(x, y.swapaxes(1, 2).reshape(B, L, -1), layer.o_proj), k, v
+
+
+def mlp_block(model: Qwen3, layer: Layer, x: mx.array) -> mx.array:
+    """x + down_proj(silu(gate_proj(norm(x))) * up_proj(norm(x))). x: [B, L, K]."""
+    eps = model.config.rms_norm_eps
+    y = kernels.norm_gate_up(x, layer.post_attention_layernorm, eps, layer.gate_proj, layer.up_proj)
+    return kernels.linear_residual(x, y, layer.down_proj)
+
+
+def experts_block(model: Qwen3, layer: Layer, x: mx.array) -> mx.array:
+    """x + the weighted outputs of each token's experts. x: [B, L, K]."""
+    experts = (layer.router, layer.gate_proj, layer.up_proj, layer.down_proj)
+    options = dict(top_k=model.config.num_experts_per_tok, normalize=model.config.norm_topk_prob)
+    return x + kernels.norm_experts(x, layer.post_attention_layernorm, model.config.rms_norm_eps, *experts, **options)
 
 
 def tensor_shapes(config: ModelConfig) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:

@@ -5,28 +5,43 @@ another function can be grafted in. Letters in shapes: B rows, L new tokens a ro
 D head size, K features in, N features out, V vocabulary, E experts.
 """
 
-from tinymlx.ops.attention import attention_mask, gather_pages, paged_attention, scaled_dot_product_attention
+from tinymlx.ops.attention import (
+    attention_mask,
+    attention_scores,
+    causal_mask,
+    gather_pages,
+    grouped_query_attention,
+    paged_attention,
+    scaled_dot_product_attention,
+    softmax,
+)
 from tinymlx.ops.embedding import embedding
 from tinymlx.ops.linear import Linear, Lora, Quantization, dequantize, linear
 from tinymlx.ops.mlp import mixture_of_experts, silu, swiglu
 from tinymlx.ops.norm import rms_norm
-from tinymlx.ops.rope import rope, rope_periods
+from tinymlx.ops.rope import rope, rope_frequencies, rope_periods, yarn_frequencies
 
 __all__ = [
     "Linear",
     "Lora",
     "Quantization",
     "attention_mask",
+    "attention_scores",
+    "causal_mask",
     "dequantize",
     "embedding",
     "gather_pages",
+    "grouped_query_attention",
     "linear",
     "mixture_of_experts",
     "paged_attention",
     "rms_norm",
     "rope",
+    "rope_frequencies",
     "rope_periods",
     "scaled_dot_product_attention",
     "silu",
+    "softmax",
     "swiglu",
+    "yarn_frequencies",
 ]

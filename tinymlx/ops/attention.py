@@ -1,57 +1,89 @@
-"""Scaled dot-product attention with grouped heads, and the same over pages of a K/V pool."""
+"""Attention step by step: softmax, one head, grouped heads, masks, and the same over pages of a K/V pool."""
 
 import mlx.core as mx
 
 from tinymlx import ops
 
 
+def softmax(scores: mx.array) -> tuple[mx.array, mx.array]:
+    """Scores to weights that sum to 1 along the last axis, and the logarithm of what they were divided by.
+
+    >>> softmax(mx.log(mx.array([1.0, 3.0])))
+    (array([0.25, 0.75], dtype=float32), array(1.38629, dtype=float32))
+
+    scores: [..., T] float32. Returns [..., T] and the log-sum-exp [...]. A row of nothing but -inf gives zeros and -inf.
+    """
+    highest = scores.max(axis=-1, keepdims=True)
+    highest = mx.where(highest == -mx.inf, 0.0, highest)  # -inf - -inf would be NaN
+    exps = mx.exp(scores - highest)  # at most 1: exp(89) is more than float32 holds
+    total = exps.sum(axis=-1, keepdims=True)
+    return exps / mx.where(total == 0, 1.0, total), (highest + mx.log(total)).squeeze(-1)
+
+
+def attention_scores(q: mx.array, k: mx.array, *, scale: float, mask: mx.array | None = None) -> mx.array:
+    """How well each query fits each key: scale * q k^T, and -inf where `mask` is False.
+
+    q: [..., L, D]; k: [..., T, D]; mask: bool, broadcast to [..., L, T]. Returns [..., L, T] float32; leading axes broadcast.
+    """
+    scores = scale * (q.astype(mx.float32) @ k.astype(mx.float32).swapaxes(-1, -2))
+    return scores if mask is None else mx.where(mask, scores, -mx.inf)
+
+
 def scaled_dot_product_attention(
     q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: mx.array | None = None
 ) -> tuple[mx.array, mx.array]:
-    """softmax(scale * q k^T) v, with H / G query heads sharing each key/value head (Ainslie et al., 2023, arXiv:2305.13245).
+    """softmax(scale * q k^T) v (Vaswani et al., 2017, arXiv:1706.03762, section 3.2.1).
 
-    q: [B, H, L, D]; k, v: [B, G, T, D]; mask: [B or 1, 1, L, T], True where a query may look. Returns y [B, H, L, D] in q's dtype and the
-    log-sum-exp of the scores [B, H, L] in float32. A query that may look nowhere gets zeros and -inf.
+    q: [..., L, D]; k, v: [..., T, D]; mask: bool, broadcast to [..., L, T], True where a query may look; leading axes broadcast. Returns
+    y [..., L, D] in q's dtype and the log-sum-exp of the scores [..., L] in float32. A query that may look nowhere gets zeros and -inf.
+    """
+    weights, lse = ops.softmax(ops.attention_scores(q, k, scale=scale, mask=mask))
+    return (weights @ v.astype(mx.float32)).astype(q.dtype), lse
+
+
+def grouped_query_attention(
+    q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    """Attention with H / G query heads sharing each key/value head (Ainslie et al., 2023, arXiv:2305.13245): head h reads h // (H / G).
+
+    q: [B, H, L, D]; k, v: [B, G, T, D]; mask: [B or 1, 1, L, T]. Returns y [B, H, L, D] and the log-sum-exp [B, H, L]. Keys and values are
+    not repeated: the queries get an axis for their group, and the group's one key head is broadcast along it.
     """
     B, H, L, D = q.shape
     G = k.shape[1]
-    grouped = q.reshape(B, G, H // G, L, D).astype(mx.float32)
-    keys, values = k[:, :, None].astype(mx.float32), v[:, :, None].astype(mx.float32)
-    scores = scale * (grouped @ keys.swapaxes(-1, -2))  # [B, G, H/G, L, T]
-    if mask is not None:
-        scores = mx.where(mask[:, :, None], scores, -mx.inf)
-    highest = scores.max(axis=-1, keepdims=True)
-    exps = mx.exp(scores - mx.where(highest == -mx.inf, 0.0, highest))
-    total = exps.sum(axis=-1, keepdims=True)
-    y = (exps / mx.where(total == 0, 1.0, total)) @ values
-    lse = mx.where(total == 0, -mx.inf, highest + mx.log(mx.where(total == 0, 1.0, total)))
-    return y.reshape(B, H, L, D).astype(q.dtype), lse.reshape(B, H, L)
+    grouped = q.reshape(B, G, H // G, L, D)
+    mask = None if mask is None else mask[:, :, None]
+    y, lse = ops.scaled_dot_product_attention(grouped, k[:, :, None], v[:, :, None], scale=scale, mask=mask)
+    return y.reshape(B, H, L, D), lse.reshape(B, H, L)
 
 
-def attention_mask(
-    lengths: mx.array, slots: int, L: int, new_lengths: mx.array | None = None, window: int | None = None
-) -> mx.array:
-    """Who may look at whom when keys are `slots` cached slots followed by L new tokens.
+def causal_mask(queries: mx.array, keys: mx.array, window: int | None = None) -> mx.array:
+    """Who may look at whom by position: at itself and before, and with `window` only at the last `window` positions, itself included.
+
+    >>> causal_mask(mx.array([[2, 3]]), mx.array([[0, 1, 2, 3]]), window=3)[0, 0].astype(mx.int8)
+    array([[1, 1, 1, 0],
+           [0, 1, 1, 1]], dtype=int8)
+
+    queries: [B, L], keys: [B, T] integer positions. Returns bool [B, 1, L, T].
+    """
+    distance = queries[:, None, :, None] - keys[:, None, None, :]
+    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
+
+
+def attention_mask(lengths: mx.array, slots: int, L: int, window: int | None = None) -> mx.array:
+    """The causal mask when keys are `slots` cached slots, of which the first lengths[b] are filled, followed by L new tokens.
 
     >>> attention_mask(mx.array([1]), 2, 2)[0, 0].astype(mx.int8)      # one cached token in two slots, two new tokens
     array([[1, 0, 1, 0],
            [1, 0, 1, 1]], dtype=int8)
 
-    lengths: [B] cached tokens; new_lengths: [B] how many of the L are real. With `window`, only the last `window` positions, oneself
-    included. Returns bool [B, 1, L, slots + L].
+    lengths: [B]. Returns bool [B, 1, L, slots + L]. Rows shorter than L are padded at their end, where no real query looks.
     """
-    cached, new = mx.arange(slots), mx.arange(L)
-    lengths = lengths[:, None, None]
-    queries = lengths + new[None, :, None]  # [B, L, 1] positions
-    in_cache = mx.broadcast_to(cached < lengths, (lengths.shape[0], L, slots))
-    causal = mx.broadcast_to(new[None, :] <= new[:, None], (lengths.shape[0], L, L))
-    if new_lengths is not None:
-        # Padding sees itself, so that no query is left without a key: what it computes is dropped, but must stay finite.
-        causal = causal & ((new < new_lengths[:, None, None]) | (new[None, :] == new[:, None]))
-    if window is not None:
-        in_cache = in_cache & (queries - cached < window)
-        causal = causal & (new[:, None] - new[None, :] < window)
-    return mx.concatenate([in_cache, causal], axis=-1)[:, None]
+    new = lengths[:, None] + mx.arange(L)  # [B, L] positions
+    cached = mx.broadcast_to(mx.arange(slots), (lengths.shape[0], slots))
+    mask = ops.causal_mask(new, mx.concatenate([cached, new], axis=1), window)
+    filled = mx.concatenate([cached < lengths[:, None], mx.ones(new.shape, mx.bool_)], axis=1)
+    return mask & filled[:, None, None]
 
 
 def gather_pages(pool: mx.array, pages: mx.array, heads: mx.array) -> mx.array:
@@ -75,4 +107,4 @@ def paged_attention(
     values = mx.concatenate([v_pages, v_new], axis=2)
     visible = mask.any(axis=2)[..., None]  # [B, 1, slots + L, 1]
     values = mx.where(visible, values, 0)  # a slot nobody may see can hold NaN, and 0 * NaN is NaN
-    return ops.scaled_dot_product_attention(q, keys, values, scale=scale, mask=mask)
+    return ops.grouped_query_attention(q, keys, values, scale=scale, mask=mask)

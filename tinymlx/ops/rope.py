@@ -6,6 +6,19 @@ from collections.abc import Mapping
 import mlx.core as mx
 import numpy as np
 
+from tinymlx import ops
+
+
+def rope_frequencies(head_dim: int, theta: float) -> np.ndarray:
+    """Radians a token for each of the D/2 pairs: theta^(-2i / D).
+
+    >>> rope_frequencies(4, 100.0)
+    array([1. , 0.1])
+
+    Returns [D/2] float64: they are computed once, and position times frequency goes up to 10^5.
+    """
+    return theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+
 
 def rope_periods(head_dim: int, theta: float, scaling: Mapping | None = None) -> tuple[mx.array, float]:
     """Tokens a radian for each of the D/2 pairs, and the factor by which queries and keys are scaled.
@@ -16,8 +29,7 @@ def rope_periods(head_dim: int, theta: float, scaling: Mapping | None = None) ->
     scaling: Hugging Face's `rope_scaling` with `rope_type` "linear", "llama3" or "yarn" and `original_max_position_embeddings`
     filled in (`ModelConfig` does both). YaRN: Peng et al., 2023, arXiv:2309.00071, section 3.
     """
-    exponents = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
-    plain = theta**-exponents
+    plain = ops.rope_frequencies(head_dim, theta)
     kind = scaling["rope_type"] if scaling else "default"
     if kind == "default":
         frequencies, scale = plain, 1.0
@@ -26,7 +38,7 @@ def rope_periods(head_dim: int, theta: float, scaling: Mapping | None = None) ->
     elif kind == "llama3":
         frequencies, scale = _llama3(plain, scaling), 1.0
     elif kind == "yarn":
-        frequencies, scale = _yarn(plain, head_dim, theta, scaling)
+        frequencies, scale = ops.yarn_frequencies(plain, head_dim, theta, scaling), _yarn_scale(scaling)
     else:
         raise ValueError(f"rope_type {kind!r} is not one of default, linear, llama3, yarn")
     return mx.array((1 / frequencies).astype(np.float32)), scale
@@ -40,8 +52,13 @@ def _llama3(plain: np.ndarray, scaling: Mapping) -> np.ndarray:
     return plain * (keep + (1 - keep) / scaling["factor"])
 
 
-def _yarn(plain: np.ndarray, head_dim: int, theta: float, scaling: Mapping) -> tuple[np.ndarray, float]:
-    """Pairs that turn more than `beta_fast` times in the original context are kept, below `beta_slow` stretched by `factor`."""
+def yarn_frequencies(plain: np.ndarray, head_dim: int, theta: float, scaling: Mapping) -> np.ndarray:
+    """Frequencies for a context `factor` times the original that leave near distances as they were (YaRN, arXiv:2309.00071, section 3).
+
+    Pairs that turn `beta_fast` times (default 32) or more in the original context are kept, those that turn `beta_slow` times (1) or
+    fewer are slowed by `factor`, and between these two indices (the lower rounded down, the upper up, unless `truncate` is False) the
+    share of slowing rises linearly. plain: [D/2] from `rope_frequencies`. Returns [D/2].
+    """
     factor, original = scaling["factor"], scaling["original_max_position_embeddings"]
 
     def pair_that_turns(times: float) -> float:
@@ -51,17 +68,20 @@ def _yarn(plain: np.ndarray, head_dim: int, theta: float, scaling: Mapping) -> t
     if scaling.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
-    stretched = np.clip((np.arange(head_dim // 2) - low) / (high - low or 1e-3), 0.0, 1.0)
-    frequencies = plain / factor * stretched + plain * (1 - stretched)
+    slowed = np.clip((np.arange(head_dim // 2) - low) / (high - low or 1e-3), 0.0, 1.0)
+    return plain / factor * slowed + plain * (1 - slowed)
+
+
+def _yarn_scale(scaling: Mapping) -> float:
+    """What queries and keys are multiplied by: 0.1 ln(factor) + 1, unless the config says otherwise."""
 
     def magnitude(mscale: float) -> float:
-        return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+        return 0.1 * mscale * math.log(scaling["factor"]) + 1.0 if scaling["factor"] > 1 else 1.0
 
-    scale = scaling.get("attention_factor")
-    if scale is None:
-        mscale, mscale_all_dim = scaling.get("mscale"), scaling.get("mscale_all_dim")
-        scale = magnitude(mscale) / magnitude(mscale_all_dim) if mscale and mscale_all_dim else magnitude(1.0)
-    return frequencies, float(scale)
+    if scaling.get("attention_factor") is not None:
+        return float(scaling["attention_factor"])
+    mscale, mscale_all_dim = scaling.get("mscale"), scaling.get("mscale_all_dim")
+    return magnitude(mscale) / magnitude(mscale_all_dim) if mscale and mscale_all_dim else magnitude(1.0)
 
 
 def rope(x: mx.array, positions: mx.array, periods: mx.array, scale: float = 1.0) -> mx.array:
