@@ -16,6 +16,7 @@ COMMANDS = {
     "generate": "Answer one prompt.",
     "convert": "Quantise or dequantise a model.",
     "doctor": "Look at this machine: what runs, how fast, what is missing.",
+    "learn": "Do the course: write parts of this engine and run them in it.",
     "bench": "Measure memory bandwidth and draw a roofline.",
 }
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from tinymlx.errors import UserError
 
@@ -79,6 +82,26 @@ class Assistant:
         with byte_bar("loading") as progress:
             model = load_model(self.checkpoint, adapter_path=flags["adapter_path"], progress=progress)
         return Session(model, self.tokenizer, max_context=chosen.context, prefill_step_size=flags["prefill_step_size"])
+
+
+@contextlib.contextmanager
+def mine_in_engine(days: list) -> Iterator[None]:
+    """The learner's functions in the engine, named on standard error; whatever fails meanwhile is one line."""
+    from tinymlx.learn import mine
+
+    with mine.mine_in_engine(days) as lines:
+        for line in lines:
+            click.secho(line, dim=True, err=True)
+        try:
+            yield
+        except (UserError, click.ClickException, click.Abort, OSError, MemoryError):
+            raise
+        except Exception as error:
+            if os.environ.get("TINYMLX_DEBUG") == "1":
+                raise
+            numbers = ", ".join(day.number for day in days)
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"with your functions of {numbers} in it the engine failed ({text}); check them one by one") from error
 
 
 @contextlib.contextmanager

@@ -26,9 +26,21 @@ HELP = """/help            this list
 
 
 @click.command()
+@click.option("--mine", metavar="DAYS", help="With your own functions of these days of the course inside, as in 1.1,1.4.")
 @shared_options("chat")
-def command(**flags: Any) -> None:
+def command(mine: str | None, **flags: Any) -> None:
     """Chat with a model. Text piped in is answered line by line."""
+    if mine is None:
+        chat(flags)
+        return
+    from tinymlx.cli.assistant import mine_in_engine
+    from tinymlx.learn.mine import written_days
+
+    with mine_in_engine(written_days(mine)):
+        chat(flags)
+
+
+def chat(flags: dict[str, Any]) -> None:
     from tinymlx.cli.assistant import Assistant
 
     assistant = Assistant(flags)

@@ -8,6 +8,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 
 from tinymlx import ops
 from tinymlx.errors import UserError
@@ -79,20 +80,21 @@ def traceable() -> bool:
 
 
 @contextlib.contextmanager
-def graft(**functions: Callable) -> Iterator[None]:
-    """Put functions in the place of fine ops for a while: `with graft(rms_norm=mine): ...`.
+def graft(module: ModuleType = ops, /, **functions: Callable) -> Iterator[None]:
+    """Put functions in the place of fine ops, or of another module's functions, for a while: `with graft(rms_norm=mine): ...`.
 
-    Every coarse operation that covers one of them goes to its twin meanwhile. Raises AttributeError for a name that `ops` lacks.
+    Every coarse operation that covers one of the ops goes to its twin meanwhile. Raises AttributeError for a name that the module lacks.
     """
-    originals = {name: getattr(ops, name) for name in functions}
+    originals = {name: getattr(module, name) for name in functions}
+    prefix = "" if module is ops else f"{module.__name__}."
     earlier = dict(_grafts)
     try:
         for name, function in functions.items():
-            setattr(ops, name, function)
-            _grafts[name] = function
+            setattr(module, name, function)
+            _grafts[prefix + name] = function
         yield
     finally:
         for name, original in originals.items():
-            setattr(ops, name, original)
+            setattr(module, name, original)
         _grafts.clear()
         _grafts.update(earlier)

@@ -1,0 +1,248 @@
+"""tinymlx learn: do the course, be graded, and run what you wrote inside the engine."""
+
+import difflib
+import inspect
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tinymlx.cli.options import DEFAULT_MODEL
+from tinymlx.errors import UserError
+
+PROGRESS = Path("my") / "progress.json"
+MARKS = {"passed": ("✓", "green"), "missing": ("·", "yellow"), "wrong": ("✗", "red"), "error": ("✗", "red"), "stopped": ("✗", "red")}
+
+
+@click.group()
+def command() -> None:
+    """The course: write parts of this engine yourself, have them graded, and run them in it."""
+
+
+@command.command("list")
+def list_days() -> None:
+    """Show the days and how far you are."""
+    from tinymlx.learn.days import all_days
+
+    passed = read_progress()
+    for day in all_days():
+        done = set(passed.get(day.number, []))
+        states = " ".join(click.style("●", fg="green") if task.number in done else "○" for task in day.tasks)
+        started = "" if day.mine.is_file() else click.style("  not started", dim=True)
+        click.echo(f"{day.number}  {title(day):<48} {states}{started}")
+        for task in day.tasks:
+            click.secho(f"       {task.number}. {', '.join(task.functions)}: {task.title}", dim=True)
+
+
+def title(day: Any) -> str:
+    """The chapter's heading, without its number."""
+    first = (day.folder / "README.md").read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("# ").removeprefix(day.number).strip(" ·:.")
+
+
+@command.command()
+@click.argument("day")
+def start(day: str) -> None:
+    """Copy a day's exercise to my/. What is there already stays as it is."""
+    from tinymlx.learn.days import find_day
+
+    found = find_day(day)
+    if found.mine.exists():
+        click.echo(f"{found.mine} is there already and stays as it is")
+    else:
+        try:
+            found.mine.parent.mkdir(parents=True, exist_ok=True)
+            ignore = PROGRESS.parent / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n")
+            with found.mine.open("x", encoding="utf-8") as copy:
+                copy.write(found.exercise.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"{found.mine} cannot be written: {error.strerror or error}; go to a folder of yours") from None
+        click.echo(f"write  {found.mine}")
+    click.echo(f"read   {shown(found.folder / 'README.md')}")
+    click.echo(f"check  tinymlx learn check {found.number} --watch")
+
+
+def shown(path: Path) -> str:
+    """A path as short as it can be."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def started(day: str) -> Any:
+    from tinymlx.learn.days import find_day
+
+    found = find_day(day)
+    if not found.mine.is_file():
+        raise UserError(f"{found.mine} is not there; tinymlx learn start {found.number}, or go to the folder where you did")
+    return found
+
+
+@command.command()
+@click.argument("day")
+@click.option("--task", type=click.IntRange(1), help="Only this task.")
+@click.option("--watch", is_flag=True, help="Again whenever the file is saved, until Ctrl-C.")
+@click.option("--seed", type=int, help="Repeat the draws of an earlier check.")
+@click.option("--time-limit", type=click.FloatRange(1), default=60.0, show_default=True, metavar="SECONDS")
+def check(day: str, task: int | None, watch: bool, seed: int | None, time_limit: float) -> None:
+    """Grade my/. Exits with 0 if every task asked for passes."""
+    from tinymlx.learn.check import check as grade
+
+    found = started(day)
+    while True:
+        stamp = modified(found.mine)
+        try:
+            verdicts = grade(found, found.mine, task=task, seed=seed, time_limit_s=time_limit)
+            show(found, verdicts)
+            good = all(verdict.state == "passed" for verdict in verdicts)
+        except UserError as error:
+            if not watch:
+                raise
+            click.echo(f"error: {error}", err=True)
+        if not watch:
+            sys.exit(0 if good else 1)
+        click.secho(f"\nwatching {found.mine}; Ctrl-C ends", dim=True)
+        while modified(found.mine) == stamp:
+            time.sleep(0.3)
+
+
+def modified(file: Path) -> int | None:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:  # an editor may be writing it anew
+        return None
+
+
+def show(day: Any, verdicts: list) -> None:
+    """Print the verdicts and note what passed."""
+    click.echo(f"{day.number} {day.topic} · {day.mine}")
+    for verdict in verdicts:
+        mark, colour = MARKS[verdict.state]
+        names = ", ".join(verdict.task.functions)
+        counts = f"{verdict.tests - verdict.failed} of {verdict.tests} tests" if verdict.tests else ""
+        click.echo(f"{click.style(mark, fg=colour)} task {verdict.task.number} {names:<32} {counts}")
+        if verdict.state == "passed":
+            continue
+        first = verdict.first
+        if verdict.state == "missing":
+            click.echo(f"    not written yet: {first['what']}")
+            continue
+        if first.get("test"):
+            click.secho(f"    {first['test'].rpartition('::')[2]}: {first['about']}", dim=True)
+        click.echo(f"    {first['what']}")
+        for key in ("expected", "got", "at", "note"):
+            if first.get(key):
+                click.echo(f"    {key:<9}{first[key]}")
+        seed = f" · the same draws: --seed {first['seed']}" if "seed" in first else ""
+        click.secho(f"    tinymlx learn hint {day.number} --task {verdict.task.number}{seed}", dim=True)
+    passed = read_progress()
+    states = {v.task.number: v.state == "passed" for v in verdicts}
+    kept = {n for n in passed.get(day.number, []) if states.get(n, True)} | {n for n, good in states.items() if good}
+    write_progress(passed | {day.number: sorted(kept)})
+
+
+def read_progress() -> dict[str, list[int]]:
+    """Day -> the tasks that passed when they were last checked. Damaged, it counts as none."""
+    try:
+        content = json.loads(PROGRESS.read_text())
+        return {str(day): [int(task) for task in tasks] for day, tasks in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def write_progress(passed: dict[str, list[int]]) -> None:
+    try:
+        partial = PROGRESS.with_suffix(".partial")
+        partial.write_text(json.dumps(passed) + "\n")
+        partial.replace(PROGRESS)
+    except OSError as error:
+        click.echo(f"{PROGRESS} cannot be written ({error.strerror}); `learn list` will not show this", err=True)
+
+
+@command.command()
+@click.argument("day")
+@click.option("--task", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--level", type=click.IntRange(1), default=1, show_default=True, help="Higher levels say more.")
+def hint(day: str, task: int, level: int) -> None:
+    """Show a hint for a task."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from tinymlx.learn.chapters import hints
+    from tinymlx.learn.days import find_day
+
+    found = find_day(day)
+    found.task(task)
+    known = hints(found).get(task, [])
+    if level > len(known):
+        raise UserError(f"task {task} of day {day} has {len(known)} hints; tinymlx learn diff {day} --task {task} shows the answer")
+    Console().print(Markdown(known[level - 1]))
+    if level < len(known):
+        click.secho(f"more: tinymlx learn hint {day} --task {task} --level {level + 1}", dim=True)
+
+
+@command.command()
+@click.argument("day")
+@click.option("--task", type=click.IntRange(1), help="Only this task.")
+@click.option("--yes", is_flag=True, help="Do not ask first.")
+def diff(day: str, task: int | None, yes: bool) -> None:
+    """Compare my/ with the product's code: this shows the answer."""
+    from tinymlx.learn.days import functions_of
+
+    found = started(day)
+    tasks = [found.task(task)] if task else found.tasks
+    if not yes:
+        click.confirm(f"This shows the answer to {'task ' + str(task) if task else 'all tasks'} of day {day}. Go on?", abort=True)
+    source = found.mine.read_text(encoding="utf-8", errors="replace")
+    try:
+        mine = functions_of(source)
+    except SyntaxError as error:
+        raise UserError(f"{found.mine}:{error.lineno}: {error.msg}") from None
+    for name in (name for t in tasks for name in t.functions):
+        home = found.homes[name]
+        theirs = inspect.getsource(found.reference(name)).splitlines()
+        node = mine.get(name)
+        ours = source.splitlines()[node.lineno - 1 : node.end_lineno] if node else []
+        for line in difflib.unified_diff(ours, theirs, str(found.mine), f"{home.__name__}.{name}", lineterm="", n=100):
+            click.secho(line, fg={"+": "green", "-": "red"}.get(line[:1]))
+
+
+@command.command()
+@click.argument("days")
+@click.option("-p", "--prompt", required=True, help="The question.")
+@click.option("--model", default=DEFAULT_MODEL, show_default=True, metavar="NAME")
+@click.option("-m", "--max-tokens", type=click.IntRange(1), default=24, show_default=True)
+def run(days: str, prompt: str, model: str, max_tokens: int) -> None:
+    """Answer with your functions inside the engine, greedily, and compare with the product's answer. DAYS: 1.1 or 1.1,1.4."""
+    from tinymlx.cli.assistant import Assistant, mine_in_engine
+    from tinymlx.engine import SamplingParams
+    from tinymlx.learn.mine import written_days
+
+    chosen = written_days(days)
+    flags = {"model": model, "adapter_path": None, "max_kv_size": None, "prefill_step_size": 512}
+    params = SamplingParams(max_tokens=max_tokens)
+
+    def answer(echo: bool) -> tuple[list[int], float]:
+        assistant = Assistant(flags)
+        tokens = assistant.tokenizer.encode(assistant.render([{"role": "user", "content": prompt}], None))
+        assistant.check(params, tokens)
+        session, found = assistant.load(context=len(tokens) + max_tokens), []
+        for chunk in session.stream(tokens, params):
+            found.append(chunk.token)
+            if echo:
+                click.echo(chunk.text, nl=False)
+        return found, chunk.stats.generation_tokens_per_s
+
+    with mine_in_engine(chosen):
+        mine, mine_rate = answer(echo=True)
+    click.echo()
+    theirs, rate = answer(echo=False)
+    same = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs)))
+    verdict = f"all {len(theirs)} tokens as the product's" if mine == theirs else f"token {same + 1} is not the product's"
+    click.secho(f"{verdict} · {mine_rate:.1f} tok/s, the product {rate:.1f}", fg="green" if mine == theirs else "red", err=True)
+    sys.exit(0 if mine == theirs else 1)

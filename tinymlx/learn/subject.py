@@ -1,0 +1,130 @@
+"""Somebody's functions in the place of the product's: for a test, or inside the running engine."""
+
+import contextlib
+import functools
+import inspect
+import linecache
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tinymlx import kernels
+from tinymlx.errors import UserError
+from tinymlx.learn.days import Day, functions_of, stub_message
+
+
+class Subject:
+    """What a test grades: `subject.softmax(scores)`. Names that are not of the day come from the product's modules beside them."""
+
+    def __init__(self, day: Day, functions: Mapping[str, Callable]):
+        self._day, self._functions = day, dict(functions)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._functions:
+            return self._functions[name]
+        for home in self._day.homes.values():
+            if hasattr(home, name):
+                return getattr(home, name)
+        raise AttributeError(f"day {self._day.number} has no {name}")
+
+
+def read_functions(day: Day, file: Path) -> dict[str, str | None]:
+    """The day's functions that a file defines -> None, or the message of one that is not written yet.
+
+    Raises UserError for a file that cannot be read or is no Python.
+    """
+    found = functions_of(_source(file))
+    return {name: stub_message(found[name]) for name in day.homes if name in found}
+
+
+def load_functions(day: Day, file: Path, wanted: set[str]) -> dict[str, Callable]:
+    """Run `file` and return its functions named in `wanted`. What else it defines of the day is replaced by the product's.
+
+    So each task is graded alone: a helper of another task that is not written yet, or wrong, does not matter. Raises UserError for a
+    file that cannot be read or run, or a function whose parameters are not the product's.
+    """
+    source = _source(file)
+    # A name of its own for each run: a traceback shows the text that ran, not what the file has become meanwhile.
+    module = ModuleType(f"exercise_{day.number.replace('.', '_')}")
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    linecache.checkcache(str(file))
+    try:
+        exec(compile(source, str(file), "exec"), module.__dict__)
+    except Exception as error:
+        raise UserError(f"{where(error, file) or file}: {describe(error)}") from None
+    chosen = {}
+    for name in day.homes:
+        reference = day.reference(name)
+        if name not in wanted:
+            module.__dict__[name] = reference
+        elif callable(mine := module.__dict__.get(name)):
+            if _parameters(mine) != _parameters(reference):
+                raise UserError(f"{file}: {name}{inspect.signature(mine)} must take ({_parameters(reference)})")
+            chosen[name] = mine
+    return chosen
+
+
+def _parameters(function: Callable) -> str:
+    """Names, order, kinds and defaults, without annotations."""
+    signature = inspect.signature(function)
+    plain = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    return str(inspect.Signature(plain))[1:-1]
+
+
+def _source(file: Path) -> str:
+    try:
+        source = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        compile(source, str(file), "exec")
+    except (SyntaxError, ValueError) as error:  # ValueError: a null byte
+        line = f":{error.lineno}" if getattr(error, "lineno", None) else ""
+        raise UserError(f"{file}{line}: {getattr(error, 'msg', None) or error}") from None
+    return source
+
+
+@contextlib.contextmanager
+def grafted(day: Day, functions: Mapping[str, Callable]) -> Iterator[None]:
+    """The day's functions, inside the product, for a while."""
+    with contextlib.ExitStack() as stack:
+        for name, function in functions.items():
+            stack.enter_context(kernels.graft(day.homes[name], **{name: function}))
+        yield
+
+
+def describe(error: BaseException) -> str:
+    """One line: the kind of an error and what it says."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def where(error: BaseException, file: Path) -> str | None:
+    """The last line of `file` on the way to an error, as FILE:LINE; None if it does not come from there."""
+    last, frame = None, error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == str(file):
+            last = f"{file}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    return last
+
+
+def blaming(day: Day, name: str, function: Callable, file: Path) -> Callable:
+    """`function` whose errors are one line that says whose they are: for the running engine, where a traceback would not help."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"your {name} of day {day.number}: {describe(error)} ({where(error, file) or file}); "
+                f"tinymlx learn check {day.number}"
+            ) from error
+
+    return call
