@@ -8,13 +8,14 @@ from tinymlx.kernels.linear_residual import linear_residual
 from tinymlx.kernels.norm_gate_up import norm_gate_up
 from tinymlx.kernels.norm_qkv import norm_qkv
 from tinymlx.kernels.qk_norm_rope import qk_norm_rope
-from tinymlx.kernels.route import compile_key, graft, traceable
+from tinymlx.kernels.route import compile_key, graft, grafted_in, traceable
 
 __all__ = [
     "attend",
     "compile_key",
     "embed",
     "graft",
+    "grafted_in",
     "head",
     "linear_residual",
     "norm_experts",

@@ -79,6 +79,11 @@ def traceable() -> bool:
     return all(route.traceable for operation in _operations.values() for route in operation.candidates())
 
 
+def grafted_in(module: str) -> bool:
+    """Whether a function of the module of this dotted name is replaced right now (not for `ops`)."""
+    return any(name.rpartition(".")[0] == module for name in _grafts)
+
+
 @contextlib.contextmanager
 def graft(module: ModuleType = ops, /, **functions: Callable) -> Iterator[None]:
     """Put functions in the place of fine ops, or of another module's functions, for a while: `with graft(rms_norm=mine): ...`.
