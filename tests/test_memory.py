@@ -499,8 +499,10 @@ def test_the_plan_meets_the_measured_peak(quantized, context, step, layers, head
     session = Session(model, Letters(), max_context=context, prefill_step_size=step)
     with plan.measured_peak() as peak:
         list(session.stream([1] * (context - 3), SamplingParams(max_tokens=3, ignore_eos=True)))
-    ratio = wanted.total_bytes / (peak.nbytes - others)
-    assert 0.95 < ratio < (1.4 if backend == "cpu" else 3), (ratio, wanted, peak)  # a GPU's are not fitted
+    used, workspace = peak.nbytes - others, plan.TEMPORARIES[backend].workspace  # a constant, large beside these models
+    assert wanted.total_bytes > 0.95 * used, (used, wanted, peak)
+    ratio = (wanted.total_bytes - workspace) / used
+    assert ratio < (1.4 if backend == "cpu" else 3), (ratio, wanted, peak)  # a GPU's are not fitted
 
 
 def test_the_planner_counts_with_the_engines_own_sizes():

@@ -240,6 +240,8 @@ def test_one_answer_at_a_time(model):
 
 def test_prefill_can_be_stopped_within_a_chunk(model):
     """On a CPU a chunk takes seconds: progress comes layer by layer, and what is stopped there is still right afterwards."""
+    if mx.default_device() != mx.cpu:
+        pytest.skip("a GPU computes a chunk in one go")
     session = Session(model, Letters())
     calls = []
 

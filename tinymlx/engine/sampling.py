@@ -416,6 +416,8 @@ def _mass_before(weights: mx.array) -> tuple[mx.array, mx.array]:
     blocks = _in_blocks(weights)
     inside = mx.cumsum(blocks, axis=-1, inclusive=False)
     sums = inside[..., -1] + blocks[..., -1]
+    if sums.shape[-1] == 1:  # also because MLX 0.32.4 on CUDA gives garbage for the exclusive sum of one row's one block
+        return inside[:, 0], sums
     starts = mx.cumsum(sums, axis=-1, inclusive=False)
     return (starts[..., None] + inside).reshape(weights.shape), starts[:, -1:] + sums[:, -1:]
 
