@@ -246,3 +246,99 @@ def run(days: str, prompt: str, model: str, max_tokens: int) -> None:
     verdict = f"all {len(theirs)} tokens as the product's" if mine == theirs else f"token {same + 1} is not the product's"
     click.secho(f"{verdict} · {mine_rate:.1f} tok/s, the product {rate:.1f}", fg="green" if mine == theirs else "red", err=True)
     sys.exit(0 if mine == theirs else 1)
+
+
+@command.command()
+@click.option("--model", metavar="NAME", help="Folder, .gguf file, `smollm2`, or a name on the hub, which is downloaded.")
+@click.option("--size", metavar="0.6B", help="An official Qwen3, without its weights. Default: 0.6B.")
+@click.option("--tokens", type=click.IntRange(1), default=1, show_default=True, help="New tokens of each request.")
+@click.option("--cached", type=click.IntRange(0), default=0, show_default=True, help="Tokens in the cache before them.")
+@click.option("--rows", type=click.IntRange(1), default=1, show_default=True, help="Requests in the step.")
+@click.option("--packing", type=click.Choice(["4bit", "8bit", "bf16", "f32"]), default="bf16", show_default=True)
+@click.option(
+    "--bandwidth",
+    type=click.FloatRange(0, min_open=True),
+    metavar="GB/S",
+    help="For the floor. Default: what `tinymlx bench` measured.",
+)
+def shapes(model: str | None, size: str | None, packing: str, bandwidth: float | None, **step: int) -> None:
+    """Show one step operator by operator: shapes, arithmetic, bytes, and the time that the bytes take.
+
+    \b
+    Prefill of 512 tokens:   tinymlx learn shapes --tokens 512
+    Decoding the next one:   tinymlx learn shapes --tokens 1 --cached 512
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from tinymlx.memory.machine import measured_bandwidth
+    from tinymlx.memory.sizes import bytes_per_weight
+    from tinymlx.models.operators import operators, total
+
+    if model and size:
+        raise click.UsageError("--model and --size exclude each other")
+    name, config = (model, config_of(model)) if model else official(size or "0.6B")
+    wide = 4 if packing == "f32" else 2
+    each = wide if packing == "f32" else bytes_per_weight(packing)
+    listed = operators(config, **step, weight_bytes=each, float_bytes=wide)
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    head = f"{name}, {packing}: {step['rows']} x {step['tokens']} new tokens after {step['cached']}"
+    console.print(f"{head}; figures are of all layers\n")
+
+    columns = ("operator", "input", "weight", "output", "times", "MFLOP", "weights MB", "K/V MB")
+    table = Table(*columns, box=None, pad_edge=False)
+    for column in table.columns[4:]:
+        column.justify = "right"
+    for o in listed:
+        spans = (" ".join(map(str, shape or ())) for shape in (o.input, o.weight, o.output))
+        figures = (f"{x * o.times / 1e6:,.3f}" if x else "" for x in (o.flops, o.weight_bytes, o.kv_bytes))
+        table.add_row(o.name, *spans, str(o.times), *figures)
+    console.print(table)
+
+    whole = total(listed)
+    console.print(
+        f"\n{whole.flops / 1e9:,.2f} GFLOP, {whole.weight_bytes / 1e9:,.3f} GB of weights, "
+        f"{whole.kv_bytes / 1e9:,.3f} GB of K/V: {whole.intensity:,.2f} FLOP a byte"
+    )
+    gb_s = bandwidth or measured_bandwidth()
+    if gb_s is None:
+        console.print("floor: give --bandwidth, or measure it with `tinymlx bench`")
+        return
+    seconds = whole.floor_s(gb_s)
+    source = "" if bandwidth else " (measured here by `tinymlx bench`)"
+    rate = step["rows"] * step["tokens"] / seconds
+    console.print(f"floor at {gb_s:,.1f} GB/s{source}: {seconds * 1e3:,.2f} ms, at most {rate:,.1f} tokens/s")
+
+
+def config_of(model: str) -> Any:
+    """A model's configuration; none of its weights is read."""
+    from tinymlx.hub import resolve
+    from tinymlx.hub.checkpoint import open_checkpoint
+    from tinymlx.models.load import read_config
+
+    return read_config(open_checkpoint(resolve(model)))
+
+
+def official(name: str) -> tuple[str, Any]:
+    """"0.6B" or "Qwen3-0.6B" -> the full name and the configuration. Raises UserError with the names that there are."""
+    from tinymlx.memory.sizes import CONTEXT, HEAD_DIM, SIZES, VOCAB
+    from tinymlx.models.config import ModelConfig
+
+    known = {size.name.removeprefix("Qwen3-").lower(): size for size in SIZES if not size.experts}
+    size = known.get(name.lower().removeprefix("qwen3-"))
+    if size is None:
+        raise UserError(f"there is no dense Qwen3 of size {name!r}; there are {', '.join(known)}")
+    shape = {
+        "model_type": "qwen3",
+        "num_hidden_layers": size.layers,
+        "hidden_size": size.hidden,
+        "num_attention_heads": size.heads,
+        "num_key_value_heads": size.kv_heads,
+        "head_dim": HEAD_DIM,
+        "intermediate_size": size.intermediate,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": CONTEXT,
+        "rope_theta": 1e6,
+        "tie_word_embeddings": size.tied,
+    }
+    return size.name, ModelConfig.from_dict(shape)
