@@ -101,7 +101,9 @@ def mine_in_engine(days: list) -> Iterator[None]:
                 raise
             numbers = ", ".join(day.number for day in days)
             text = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UserError(f"with your functions of {numbers} in it the engine failed ({text}); check them one by one") from error
+            raise UserError(
+                f"with your functions of {numbers} in it the engine failed ({text}); check them one by one"
+            ) from error
 
 
 @contextlib.contextmanager

@@ -26,7 +26,9 @@ HELP = """/help            this list
 
 
 @click.command()
-@click.option("--mine", metavar="DAYS", help="With your own functions of these days of the course inside, as in 1.1,1.4.")
+@click.option(
+    "--mine", metavar="DAYS", help="With your own functions of these days of the course inside, as in 1.1,1.4."
+)
 @shared_options("chat")
 def command(mine: str | None, **flags: Any) -> None:
     """Chat with a model. Text piped in is answered line by line."""

@@ -15,7 +15,13 @@ from tinymlx.cli.options import DEFAULT_MODEL
 from tinymlx.errors import UserError
 
 PROGRESS = Path("my") / "progress.json"
-MARKS = {"passed": ("✓", "green"), "missing": ("·", "yellow"), "wrong": ("✗", "red"), "error": ("✗", "red"), "stopped": ("✗", "red")}
+MARKS = {
+    "passed": ("✓", "green"),
+    "missing": ("·", "yellow"),
+    "wrong": ("✗", "red"),
+    "error": ("✗", "red"),
+    "stopped": ("✗", "red"),
+}
 
 
 @click.group()
@@ -62,7 +68,9 @@ def start(day: str) -> None:
             with found.mine.open("x", encoding="utf-8") as copy:
                 copy.write(found.exercise.read_text(encoding="utf-8"))
         except OSError as error:
-            raise UserError(f"{found.mine} cannot be written: {error.strerror or error}; go to a folder of yours") from None
+            raise UserError(
+                f"{found.mine} cannot be written: {error.strerror or error}; go to a folder of yours"
+            ) from None
         click.echo(f"write  {found.mine}")
     click.echo(f"read   {shown(found.folder / 'README.md')}")
     click.echo(f"check  tinymlx learn check {found.number} --watch")
@@ -79,7 +87,9 @@ def started(day: str) -> Any:
 
     found = find_day(day)
     if not found.mine.is_file():
-        raise UserError(f"{found.mine} is not there; tinymlx learn start {found.number}, or go to the folder where you did")
+        raise UserError(
+            f"{found.mine} is not there; tinymlx learn start {found.number}, or go to the folder where you did"
+        )
     return found
 
 
@@ -180,7 +190,9 @@ def hint(day: str, task: int, level: int) -> None:
     found.task(task)
     known = hints(found).get(task, [])
     if level > len(known):
-        raise UserError(f"task {task} of day {day} has {len(known)} hints; tinymlx learn diff {day} --task {task} shows the answer")
+        raise UserError(
+            f"task {task} of day {day} has {len(known)} hints; tinymlx learn diff {day} --task {task} shows the answer"
+        )
     Console().print(Markdown(known[level - 1]))
     if level < len(known):
         click.secho(f"more: tinymlx learn hint {day} --task {task} --level {level + 1}", dim=True)
@@ -197,7 +209,9 @@ def diff(day: str, task: int | None, yes: bool) -> None:
     found = started(day)
     tasks = [found.task(task)] if task else found.tasks
     if not yes:
-        click.confirm(f"This shows the answer to {'task ' + str(task) if task else 'all tasks'} of day {day}. Go on?", abort=True)
+        click.confirm(
+            f"This shows the answer to {'task ' + str(task) if task else 'all tasks'} of day {day}. Go on?", abort=True
+        )
     source = found.mine.read_text(encoding="utf-8", errors="replace")
     try:
         mine = functions_of(source)
@@ -243,13 +257,19 @@ def run(days: str, prompt: str, model: str, max_tokens: int) -> None:
     click.echo()
     theirs, rate = answer(echo=False)
     same = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs)))
-    verdict = f"all {len(theirs)} tokens as the product's" if mine == theirs else f"token {same + 1} is not the product's"
-    click.secho(f"{verdict} · {mine_rate:.1f} tok/s, the product {rate:.1f}", fg="green" if mine == theirs else "red", err=True)
+    verdict = (
+        f"all {len(theirs)} tokens as the product's" if mine == theirs else f"token {same + 1} is not the product's"
+    )
+    click.secho(
+        f"{verdict} · {mine_rate:.1f} tok/s, the product {rate:.1f}", fg="green" if mine == theirs else "red", err=True
+    )
     sys.exit(0 if mine == theirs else 1)
 
 
 @command.command()
-@click.option("--model", metavar="NAME", help="Folder, .gguf file, `smollm2`, or a name on the hub, which is downloaded.")
+@click.option(
+    "--model", metavar="NAME", help="Folder, .gguf file, `smollm2`, or a name on the hub, which is downloaded."
+)
 @click.option("--size", metavar="0.6B", help="An official Qwen3, without its weights. Default: 0.6B.")
 @click.option("--tokens", type=click.IntRange(1), default=1, show_default=True, help="New tokens of each request.")
 @click.option("--cached", type=click.IntRange(0), default=0, show_default=True, help="Tokens in the cache before them.")
@@ -320,7 +340,7 @@ def config_of(model: str) -> Any:
 
 
 def official(name: str) -> tuple[str, Any]:
-    """"0.6B" or "Qwen3-0.6B" -> the full name and the configuration. Raises UserError with the names that there are."""
+    """ "0.6B" or "Qwen3-0.6B" -> the full name and the configuration. Raises UserError with the names that there are."""
     from tinymlx.memory.sizes import CONTEXT, HEAD_DIM, SIZES, VOCAB
     from tinymlx.models.config import ModelConfig
 

@@ -12,7 +12,9 @@ class Wrong(AssertionError):
 
     def __init__(self, what: str, *, expected: str = "", got: str = "", at: str = "", note: str = ""):
         self.facts = {"what": what, "expected": expected, "got": got, "at": at, "note": note}
-        super().__init__(what + "".join(f"\n  {key}: {value}" for key, value in self.facts.items() if value and key != "what"))
+        super().__init__(
+            what + "".join(f"\n  {key}: {value}" for key, value in self.facts.items() if value and key != "what")
+        )
 
 
 def roundoff(dtype: mx.Dtype) -> float:
@@ -24,7 +26,9 @@ def to_float64(x: mx.array) -> np.ndarray:
     return np.array(x.astype(mx.float32)).astype(np.float64)
 
 
-def assert_close(got, want: np.ndarray, bound: float | np.ndarray, *, dtype: mx.Dtype | None = None, what: str = "result") -> None:
+def assert_close(
+    got, want: np.ndarray, bound: float | np.ndarray, *, dtype: mx.Dtype | None = None, what: str = "result"
+) -> None:
     """Demands an MLX array of want's shape, of `dtype`, within `bound` (absolute, broadcast) of `want` everywhere.
 
     want: float64, from an independent computation. NaN is never right; infinities must be the same. Raises Wrong.

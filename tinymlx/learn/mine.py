@@ -9,13 +9,15 @@ from tinymlx.learn.subject import blaming, grafted, load_functions, read_functio
 
 
 def written_days(numbers: str) -> list[Day]:
-    """"1.1,1.4" -> those days. Raises UserError for one that there is not, or that was not started here."""
+    """ "1.1,1.4" -> those days. Raises UserError for one that there is not, or that was not started here."""
     days = [find_day(number.strip()) for number in numbers.split(",") if number.strip()]
     if not days:
         raise UserError("no day is named; give one or several, as in 1.1,1.4")
     for day in days:
         if not day.mine.is_file():
-            raise UserError(f"{day.mine} is not there; tinymlx learn start {day.number}, or go to the folder where you did")
+            raise UserError(
+                f"{day.mine} is not there; tinymlx learn start {day.number}, or go to the folder where you did"
+            )
     return days
 
 
@@ -32,10 +34,16 @@ def mine_in_engine(days: Sequence[Day]) -> Iterator[list[str]]:
         functions = load_functions(day, day.mine, ready)
         loaded.append((day, {name: blaming(day, name, f, day.mine) for name, f in functions.items()}))
         missing = [name for name in day.homes if name not in functions]
-        line = f"{day.number} {day.topic}: your {', '.join(functions)}" if functions else f"{day.number}: nothing written yet"
+        line = (
+            f"{day.number} {day.topic}: your {', '.join(functions)}"
+            if functions
+            else f"{day.number}: nothing written yet"
+        )
         lines.append(line + (f"; the product's {', '.join(missing)}" if functions and missing else ""))
     if not any(functions for _, functions in loaded):
-        raise UserError(f"nothing is written yet in {', '.join(str(day.mine) for day in days)}; there is nothing of yours to run")
+        raise UserError(
+            f"nothing is written yet in {', '.join(str(day.mine) for day in days)}; there is nothing of yours to run"
+        )
     with contextlib.ExitStack() as stack:
         for day, functions in loaded:
             stack.enter_context(grafted(day, functions))

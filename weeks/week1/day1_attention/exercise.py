@@ -1,7 +1,7 @@
 """Day 1.1: attention. Each function here replaces the product's function of the same name; the chapter is README.md beside it.
 
-    tinymlx learn check 1.1 --watch          grades this file whenever you save it
-    tinymlx learn run 1.1 --prompt "Hi"      answers with your functions inside the engine
+tinymlx learn check 1.1 --watch          grades this file whenever you save it
+tinymlx learn run 1.1 --prompt "Hi"      answers with your functions inside the engine
 """
 
 import mlx.core as mx

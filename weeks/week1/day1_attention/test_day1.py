@@ -92,7 +92,9 @@ class TestTask2Scores:
 
 class TestTask3Attention:
     def check(self, subject, q, k, v, mask=None, scale=0.25):
-        got, lse = subject.scaled_dot_product_attention(q, k, v, scale=scale, mask=None if mask is None else mx.array(mask))
+        got, lse = subject.scaled_dot_product_attention(
+            q, k, v, scale=scale, mask=None if mask is None else mx.array(mask)
+        )
         scores, bound = scores64(q, k, scale)
         if mask is not None:
             scores = np.where(mask, scores, -np.inf)
