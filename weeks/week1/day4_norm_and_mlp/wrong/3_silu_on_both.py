@@ -1,0 +1,12 @@
+"""silu on either side: negative values of up are lost.
+
+caught by: TestTask3Swiglu::test_an_open_gate
+"""
+
+import mlx.core as mx
+
+from tinymlx import ops
+
+
+def swiglu(gate: mx.array, up: mx.array) -> mx.array:
+    return ops.silu(gate) * ops.silu(up)
