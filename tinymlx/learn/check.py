@@ -49,12 +49,23 @@ def check(
         elif messages:
             verdicts[t.number].first = {"what": messages[0]}
     ready = [t for t in tasks if not verdicts[t.number].first]
-    if ready:
-        records, end = _run(day, file, ready, seed, time_limit_s)
+    began = time.monotonic()
+    while ready:
+        left = time_limit_s - (time.monotonic() - began)
+        if left < 1:
+            for t in ready:
+                reason = (
+                    f"not run: the {time_limit_s:.0f} s were used up before it; check it alone with --task {t.number}"
+                )
+                verdicts[t.number] = Verdict(t, "stopped", first={"what": reason})
+            break
+        records, end = _run(day, file, ready, seed, left)
         last = next((r["task"] for r in reversed(records) if "started" in r), ready[0].number)
         for t in ready:
-            done = [r for r in records if r["task"] == t.number and "outcome" in r]
-            verdicts[t.number] = _verdict(t, done, end if t.number >= last else None)
+            if end is None or t.number <= last:
+                done = [r for r in records if r["task"] == t.number and "outcome" in r]
+                verdicts[t.number] = _verdict(t, done, end if t.number == last else None)
+        ready = [t for t in ready if end and t.number > last]  # what came after the test that hung or died
     return list(verdicts.values())
 
 
@@ -93,7 +104,7 @@ def _run(day: Day, file: Path, tasks: list[Task], seed: int | None, time_limit_s
         try:
             output, _ = process.communicate(timeout=time_limit_s)
         except subprocess.TimeoutExpired:
-            end = f"stopped after {time.monotonic() - began:.0f} s; is there a loop that does not end? --time-limit allows more"
+            end = f"stopped after {time.monotonic() - began:.0f} s; is there a loop that does not end? --time-limit gives it more"
             output = b""
         finally:
             _kill(process)

@@ -1,0 +1,328 @@
+"""`tinymlx learn`: starting, grading, hints, the answer, and the learner's functions inside the engine."""
+
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from click.testing import CliRunner
+from one_line import fails
+from tiny import write_checkpoint
+
+from tinymlx import cli, kernels, ops
+from tinymlx.cache import KVView
+from tinymlx.cli.learn import PROGRESS
+from tinymlx.errors import UserError
+from tinymlx.learn import mine
+from tinymlx.learn.check import check
+from tinymlx.learn.days import all_days, find_day
+
+pytestmark = pytest.mark.capability("course: start, check, hint, diff, run")
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """An empty folder to learn in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def learn(*words, **options):
+    return CliRunner().invoke(cli.group, ["learn", *words], **options)
+
+
+def solved(number: str = "1.1", **changes: str) -> str:
+    """The exercise with the product's functions in it; `changes` put other text in the place of some."""
+    day = find_day(number)
+    text = day.exercise.read_text()
+    for name in day.homes:
+        stub = re.search(rf"^def {name}\(.*?NotImplementedError\([^\n]*\n", text, re.MULTILINE | re.DOTALL)[0]
+        text = text.replace(stub, changes.get(name) or inspect.getsource(day.reference(name)))
+        text = f"{imports(day.reference(name), set(day.homes))}\n{text}"
+    return text
+
+
+def imports(function, others: set[str]) -> str:
+    """What a product function needs of its module, as imports."""
+
+    def names(code) -> set[str]:
+        return set(code.co_names).union(*(names(c) for c in code.co_consts if inspect.iscode(c)))
+
+    module = inspect.getmodule(function)
+    needed = (names(function.__code__) & vars(module).keys()) - others
+    return "".join(f"from {module.__name__} import {name}\n" for name in sorted(needed))
+
+
+def write(text: str, number: str = "1.1") -> Path:
+    file = find_day(number).mine
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+SOFTMAX = "def softmax(scores: mx.array) -> tuple[mx.array, mx.array]:\n    "
+
+
+def test_start_copies_once(desk):
+    assert "write" in learn("start", "1.1").output
+    file = find_day("1.1").mine
+    assert file.read_text() == find_day("1.1").exercise.read_text()
+    assert (desk / "my" / ".gitignore").read_text() == "*\n"
+    file.write_text("# my work")
+    assert "stays as it is" in learn("start", "1.1").output and file.read_text() == "# my work"
+
+
+def test_list_shows_what_passed(desk):
+    assert re.search(r"1\.1  Attention +○ ○ ○  not started", learn("list").output)
+    write(solved())
+    assert learn("check", "1.1").exit_code == 0
+    assert re.search(r"1\.1  Attention +● ● ●\n", learn("list").output)
+    write(solved(softmax=SOFTMAX + "return scores, scores[..., 0]\n"))
+    assert learn("check", "1.1").exit_code == 1
+    assert re.search(r"1\.1  Attention +○ ● ●\n", learn("list").output)
+    PROGRESS.write_text("{damaged")
+    assert learn("list").exit_code == 0
+
+
+@pytest.mark.parametrize("number", [day.number for day in all_days()])
+@pytest.mark.full
+def test_the_products_functions_written_into_the_exercise_pass(desk, number):
+    verdicts = check(find_day(number), write(solved(number), number))
+    assert [v.state for v in verdicts] == ["passed"] * len(find_day(number).tasks), verdicts
+
+
+def test_a_later_task_before_an_earlier_one(desk):
+    text = find_day("1.1").exercise.read_text()
+    text = re.sub(r"    raise NotImplementedError\(\"1.1 task 3[^\n]*", ATTENTION, text)
+    assert [v.state for v in check(find_day("1.1"), write(text))] == ["missing", "missing", "passed"]
+
+
+# Calls the other tasks' functions by their plain names, which are not written yet.
+ATTENTION = """    weights, lse = softmax(attention_scores(q, k, scale=scale, mask=mask))
+    return (weights @ v.astype(mx.float32)).astype(q.dtype), lse"""
+
+
+def test_a_verdict_says_what_where_and_why(desk):
+    write(solved(softmax=SOFTMAX + "e = mx.exp(scores)\n    return e / e.sum(-1, keepdims=True), mx.log(e.sum(-1))\n"))
+    out = learn("check", "1.1", "--task", "1")
+    assert out.exit_code == 1 and "Traceback" not in out.output
+    for part in (
+        "✗ task 1 softmax",
+        "expected",
+        "got",
+        "at       [",
+        "of shape [",
+        "learn hint 1.1 --task 1",
+        "--seed ",
+    ):
+        assert part in out.output, out.output
+    assert "task 2" not in out.output
+    seed = re.search(r"--seed (\d+)", out.output)[1]
+    values = re.search(r"expected.*\n.*got.*\n.*at.*\n", learn("check", "1.1", "--task", "1", "--seed", seed).output)[0]
+    assert values == re.search(r"expected.*\n.*got.*\n.*at.*\n", out.output)[0]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "body, state, said",
+    [
+        ("return undefined, 1\n", "error", "NameError: name 'undefined' is not defined"),
+        ("return 1, 2\n", "wrong", "weights is no MLX array"),
+        ("return scores[..., None], scores[..., 0]\n", "wrong", "another shape"),
+        ("import os; os.abort()\n", "stopped", "died of SIGABRT"),
+        ("import sys; sys.exit(0)\n", "stopped", ""),
+        ("raise NotImplementedError\n", "missing", ""),
+    ],
+)
+def test_whatever_a_function_does_the_other_tasks_are_graded(desk, body, state, said):
+    verdicts = check(find_day("1.1"), write(solved(softmax=SOFTMAX + body)))
+    assert (verdicts[0].state == state or state == "stopped") and said in verdicts[0].first["what"]
+    assert verdicts[0].state != "passed" and [v.state for v in verdicts[1:]] == ["passed", "passed"]
+
+
+@pytest.mark.full
+def test_a_loop_without_end_is_stopped(desk):
+    verdicts = check(find_day("1.1"), write(solved(softmax=SOFTMAX + "while True: pass\n")), time_limit_s=4)
+    assert verdicts[0].state == "stopped" and "a loop that does not end" in verdicts[0].first["what"]
+    assert "--task 3" in verdicts[2].first["what"]
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("def (", ":1: invalid syntax"),
+        ("\0", "null byte"),
+        ("import no_such_module\n", "ModuleNotFoundError"),
+        ("1 / 0\n", "day1_attention.py:1: ZeroDivisionError"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_does_not_run_is_one_line(desk, text, said):
+    file = write(text or "")
+    if text is None:
+        file.write_bytes(b"\xff\xfe")
+    elif "(" not in text and "\0" not in text:
+        file.write_text(text + solved())  # runs only when graded
+        verdicts = check(find_day("1.1"), file)
+        assert all(v.state != "passed" and said in v.first["what"] for v in verdicts)
+        return
+    fails(lambda: check(find_day("1.1"), file), said)
+
+
+def test_a_function_that_is_gone_or_takes_something_else_is_named(desk):
+    text = solved(softmax="def softmax(x, axis):\n    return x\n", attention_scores="pass\n")
+    first, second, third = check(find_day("1.1"), write(text))
+    assert "softmax(x, axis) must take (scores)" in first.first["what"]
+    assert "attention_scores is not in" in second.first["what"]
+    assert third.state == "passed"
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["check", "1.1"], "tinymlx learn start 1.1"),
+        (["check", "7.7"], "there is no day 7.7"),
+        (["start", "x"], "there is no day x"),
+        (["hint", "1.1", "--task", "9"], "has no task 9"),
+        (["hint", "1.1", "--level", "9"], "2 hints"),
+        (["diff", "1.1"], "tinymlx learn start 1.1"),
+        (["run", "1.1", "-p", "hi"], "tinymlx learn start 1.1"),
+        (["run", ",", "-p", "hi"], "no day is named"),
+    ],
+)
+def test_wrong_use_is_one_line(desk, words, said):
+    fails(lambda: learn(*words, catch_exceptions=False), said)
+
+
+def test_a_hint_and_the_answer(desk):
+    assert "row" in learn("hint", "1.1", "--task", "1").output
+    learn("start", "1.1")
+    refused = learn("diff", "1.1", input="n\n")
+    assert refused.exit_code == 1 and "shows the answer" in refused.output and "exps" not in refused.output
+    shown = learn("diff", "1.1", "--task", "1", "--yes").output
+    assert "+    exps = mx.exp(scores - highest)" in shown and "attention_scores(" not in shown
+
+
+@pytest.mark.full
+def test_watch_grades_again_when_the_file_is_saved(desk):
+    file = write(find_day("1.1").exercise.read_text())
+    command = [sys.executable, "-m", "tinymlx", "learn", "check", "1.1", "--task", "2", "--watch"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        lines = iter(process.stdout.readline, "")
+        assert any("not written yet" in line for line in lines)
+        assert any("watching" in line for line in lines)
+        file.write_text("def (")
+        assert any("invalid syntax" in line for line in lines)
+        file.write_text(solved())
+        assert any("✓ task 2" in line for line in lines)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+# In the engine
+
+
+ZEROS = SOFTMAX + "return mx.zeros_like(scores), scores[..., 0]\n"
+
+
+def test_grafts_reach_the_product_and_end(desk):
+    write(solved(softmax=ZEROS))
+    before, key = ops.softmax, kernels.compile_key()
+    q = mx.ones((1, 2, 3, 8))
+    with mine.mine_in_engine(mine.written_days("1.1")) as lines:
+        assert lines == ["1.1 attention: your softmax, attention_scores, scaled_dot_product_attention"]
+        assert kernels.compile_key() != key
+        assert mx.all(kernels.attend(q, q, q, KVView.empty(1), scale=1.0)[0] == 0)
+    assert ops.softmax is before and kernels.compile_key() == key
+
+
+def test_what_is_not_written_is_the_products(desk):
+    text = find_day("1.1").exercise.read_text()
+    write(re.sub(r"    raise NotImplementedError\(\"1.1 task 3[^\n]*", ATTENTION, text))
+    q = mx.random.normal((1, 2, 3, 8))
+    want = ops.grouped_query_attention(q, q, q, scale=1.0)[0]
+    with mine.mine_in_engine(mine.written_days("1.1")) as lines:
+        assert lines[0].endswith("the product's softmax, attention_scores")
+        assert mx.allclose(ops.grouped_query_attention(q, q, q, scale=1.0)[0], want)
+    write(text)
+    fails(lambda: mine.mine_in_engine(mine.written_days("1.1")).__enter__(), "nothing is written yet")
+
+
+class TestInTheEngine:
+    @pytest.fixture
+    def model(self, desk):
+        """A tiny model with a tokenizer and a chat template."""
+        from small_tokenizers import gpt2_pre_tokenizer, train_byte_level
+
+        tokenizer = train_byte_level(gpt2_pre_tokenizer())
+        folder = write_checkpoint(desk / "model", vocab_size=640, seed=5)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+        return str(folder)
+
+    def test_run_says_whether_the_tokens_are_the_products(self, model):
+        write(solved())
+        out = learn("run", "1.1", "-p", "fox", "--model", model, "-m", "8", catch_exceptions=False)
+        assert out.exit_code == 0 and "tokens as the product's" in out.output
+        write(solved(softmax=ZEROS))
+        out = learn("run", "1.1", "-p", "fox", "--model", model, "-m", "8", catch_exceptions=False)
+        assert out.exit_code == 1 and "is not the product's" in out.output
+
+    def test_an_error_in_the_engine_says_whose_it_is(self, model):
+        write(solved(softmax=SOFTMAX + "return scores + undefined\n"))
+        run = lambda: learn("run", "1.1", "-p", "fox", "--model", model, catch_exceptions=False)  # noqa: E731
+        fails(run, "NameError: name 'undefined' is not defined (my/week1/day1_attention.py:")
+        cut = find_day("1.1").exercise.read_text()
+        write(re.sub(r"raise NotImplementedError\(.1.1 task 1.*", "return scores[..., :1], scores[..., 0]", cut))
+        fails(run, "with your functions of 1.1 in it the engine failed")
+
+    def test_chat_through_ones_own_functions(self, model):
+        write(solved())
+        words = ["chat", "--mine", "1.1", "--model", model, "-m", "5"]
+        out = CliRunner().invoke(cli.group, words, input="fox\n", catch_exceptions=False)
+        plain = CliRunner().invoke(cli.group, [*words[:1], *words[3:]], input="fox\n", catch_exceptions=False)
+        assert out.exit_code == 0 and "your softmax" in out.stderr
+        assert out.stdout == plain.stdout
+
+
+@pytest.mark.full
+def test_an_installed_wheel_can_start_and_check(desk):
+    """From a wheel's folder, without the checkout."""
+    from test_house import build
+
+    (wheel,) = build(desk / "dist", "wheel")
+    site = desk / "site"
+    shutil.unpack_archive(wheel, site, "zip")
+    run = lambda *words: subprocess.run(  # noqa: E731
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.insert(0, {str(site)!r}); from tinymlx.cli import main; main()",
+            "learn",
+            *words,
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(site)},
+    )
+    started = run("start", "1.1")
+    assert "write" in started.stdout and str(site) not in started.stderr, started.stderr
+    write(solved())
+    done = run("check", "1.1")
+    assert done.returncode == 0 and "✓ task 3" in done.stdout, done.stdout + done.stderr
+
+
+def test_grading_without_pytest_says_what_to_install(desk, monkeypatch):
+    monkeypatch.setattr("tinymlx.learn.check.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install pytest"):
+        check(find_day("1.1"), write(solved()))
