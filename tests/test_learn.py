@@ -326,3 +326,22 @@ def test_grading_without_pytest_says_what_to_install(desk, monkeypatch):
     monkeypatch.setattr("tinymlx.learn.check.importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install pytest"):
         check(find_day("1.1"), write(solved()))
+
+
+def test_the_site_holds_every_chapter_and_fetches_nothing(desk):
+    out = learn("site", catch_exceptions=False).output.strip()
+    pages = {page.name: page.read_text() for page in Path(out).parent.glob("*.html")}
+    assert len(pages) == 1 + len(all_days())
+    for name, page in pages.items():
+        for target in re.findall(r'(?:href|src)="([^"]+)"', page):
+            file, _, anchor = target.partition("#")
+            if file.startswith("https://"):
+                assert f'<a href="{target}"' in page  # only links that a reader follows
+            elif file:
+                assert (Path(out).parent / file).is_file(), target
+            assert not anchor or file.startswith("https://") or f'id="{anchor}"' in pages[file or name], target
+        text = re.sub(r"<(pre|code)\b.*?</\1>", "", page, flags=re.DOTALL)
+        assert "<script" not in page and "$" not in text and "```" not in page and "\\frac" not in page, name
+    assert "<math" in pages["1.1-attention.html"] and "<table>" in pages["1.1-attention.html"]
+    (desk / "file").touch()
+    fails(lambda: learn("site", "--out", "file", catch_exceptions=False), "name another folder")

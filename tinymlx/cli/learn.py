@@ -227,6 +227,19 @@ def diff(day: str, task: int | None, yes: bool) -> None:
 
 
 @command.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("my") / "site", show_default=True, help="Folder to write.")
+@click.option("--open", "opens", is_flag=True, help="Show it in the browser.")
+def site(out: Path, opens: bool) -> None:
+    """Write the chapters as pages for a browser; nothing in them is fetched from the network."""
+    from tinymlx.learn.site import build_site
+
+    index = build_site(out)
+    click.echo(index)
+    if opens:
+        click.launch(str(index))
+
+
+@command.command()
 @click.argument("days")
 @click.option("-p", "--prompt", required=True, help="The question.")
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, metavar="NAME")

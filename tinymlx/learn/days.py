@@ -90,7 +90,7 @@ def all_days() -> list[Day]:
     found = []
     for folder in paths.weeks().glob("week*/day*_*"):
         match = _FOLDER.fullmatch(folder.name)
-        if match and (folder / "exercise.py").is_file():
+        if match and (folder / "exercise.py").is_file() and (folder / "README.md").is_file():
             found.append(Day(f"{folder.parent.name.removeprefix('week')}.{match[1]}", match[2], folder))
     return sorted(found, key=lambda day: [int(part) for part in day.number.split(".")])
 
