@@ -172,7 +172,7 @@ def test_the_inverse_cdf_is_exact_to_the_cell():
     side = 64
     grid = (np.arange(side) + 0.5) / side
     u = np.stack(np.meshgrid(grid, grid), -1).reshape(-1, 2).astype(np.float32)
-    picked = np.array(sampling._pick(mx.broadcast_to(mx.array(weights), (len(u), 384)), mx.array(u)))
+    picked = np.array(sampling.pick(mx.broadcast_to(mx.array(weights), (len(u), 384)), mx.array(u)))
     counts = np.bincount(picked, minlength=384).reshape(3, 128)
     mass = weights.reshape(3, 128).astype(np.float64)
     block_counts = counts.sum(1)
@@ -187,7 +187,7 @@ def test_a_long_flat_tail_is_not_lost():
     tail[0] = 1.0
     total = tail.sum(dtype=np.float64)
     for u in (0.9965, 0.998, 0.9999):
-        token = sampling._pick(mx.array(tail)[None], mx.array([[u, 0.5]])).item()
+        token = sampling.pick(mx.array(tail)[None], mx.array([[u, 0.5]])).item()
         assert abs(token - (u * total - 1) / 2.9e-8) < 0.02 * QWEN3_ROWS  # 0.02 of the tail is 1e-4 of the mass
 
 
@@ -201,7 +201,7 @@ def test_never_draws_a_token_of_weight_zero(values, u_block, u_lane, repeat):
     weights = np.array((values * repeat), dtype=np.float32)
     weights = np.pad(weights, (0, -len(weights) % 128))
     if weights.max() > 1e-30:  # the sampler's largest weight is 1; GPUs flush the smallest to 0
-        token = sampling._pick(mx.array(weights)[None], mx.array([[u_block, u_lane]])).item()
+        token = sampling.pick(mx.array(weights)[None], mx.array([[u_block, u_lane]])).item()
         assert weights[token] > 0
 
 
@@ -274,7 +274,7 @@ def test_greedy_takes_the_lowest_id_of_the_largest():
 
 
 def test_greedy_neither_sorts_nor_draws(monkeypatch):
-    for name in ("_filter", "_largest", "_pick", "uniforms", "_pad"):
+    for name in ("_filter", "_largest", "pick", "uniforms", "_pad"):
         monkeypatch.setattr(sampling, name, None)
     for options in (dict(), dict(temperature=1, top_k=1), dict(temperature=1e-6, top_p=0.5)):
         assert sample([1.0, 3, 2], SamplingParams(**options))[0].token == 1

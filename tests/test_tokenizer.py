@@ -21,10 +21,10 @@ from small_tokenizers import (
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from tinymlx.hub import smollm2
+from tinymlx.hub.bpe import byte_of_character
 from tinymlx.hub.gguf_tokenizer import PIPELINES
 from tinymlx.hub.source import ModelSource
 from tinymlx.hub.tokenizer import load_tokenizer
-from tinymlx.hub.vocabulary import byte_of_character
 
 pytestmark = pytest.mark.capability("tokenizers, chat templates, streamed text")
 

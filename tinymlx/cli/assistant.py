@@ -28,6 +28,7 @@ class Assistant:
         from tinymlx.hub import resolve
         from tinymlx.hub.checkpoint import open_checkpoint
         from tinymlx.hub.tokenizer import load_tokenizer
+        from tinymlx.kernels import grafted_in
         from tinymlx.models.adapters import Adapter
         from tinymlx.models.load import read_config
 
@@ -35,7 +36,7 @@ class Assistant:
         source = resolve(flags["model"])
         self.checkpoint = open_checkpoint(source)
         self.config = read_config(self.checkpoint)
-        self.tokenizer = load_tokenizer(source)
+        self.tokenizer = load_tokenizer(source, readable=grafted_in("tinymlx.hub.bpe"))
         self.generation_config = self.checkpoint.generation_config
         self.max_context = flags["max_kv_size"] or self.config.max_context
         if self.max_context > self.config.max_context:

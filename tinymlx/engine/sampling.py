@@ -268,7 +268,7 @@ class Sampler:
 
         weights, ids, peak = _filter(group, scores)
         pairs = [uniforms(self.seeds[row], positions[row]) for row in group.rows]
-        token = _pick(weights, mx.array(pairs, dtype=mx.float32))
+        token = pick(weights, mx.array(pairs, dtype=mx.float32))
         if ids is not None:
             token = mx.take_along_axis(ids, token[:, None], axis=-1)[:, 0]
         return _or_no_token(token, peak[:, 0])
@@ -368,9 +368,22 @@ def _filter(group: _Group, scores: mx.array) -> tuple[mx.array, mx.array | None,
     if ids is not None:
         rank = mx.arange(group.work.width)
         weights = mx.where(rank < group.top_k, weights, 0)
-        before, total = _mass_before(weights)
-        weights = mx.where((before < group.top_p * total) | (rank == 0), weights, 0)
+        weights = keep_top_p(weights, group.top_p)
     return mx.where(relative >= group.log_min_p, weights, 0), ids, peak
+
+
+def keep_top_p(weights: mx.array, top_p: mx.array) -> mx.array:
+    """Zeroes what lies behind the smallest set of a row's largest weights that reaches `top_p` of the row's sum.
+
+    >>> keep_top_p(mx.array([[5.0, 3, 1, 1]]), mx.array([[0.6]]))
+    array([[5, 3, 0, 0]], dtype=float32)
+
+    weights: [R, N] >= 0, each row's largest first, N at most 128 or a multiple of it; top_p: [R, 1], infinite to keep all. The first of
+    a row always stays. What stays is not scaled: `pick` divides by the sum (Holtzman et al. 2019, arXiv:1904.09751).
+    """
+    rank = mx.arange(weights.shape[-1])
+    before, total = _mass_before(weights)
+    return mx.where((before < top_p * total) | (rank == 0), weights, 0)
 
 
 def _pad(x: mx.array) -> mx.array:
@@ -428,8 +441,13 @@ def _log_sum_exp(x: mx.array) -> mx.array:
     return peak + mx.log(mx.sum(mx.sum(_in_blocks(mx.exp(x - peak)), axis=-1), axis=-1, keepdims=True))
 
 
-def _pick(weights: mx.array, u: mx.array) -> mx.array:
+def pick(weights: mx.array, u: mx.array) -> mx.array:
     """Draws an index from each row with probability weight / sum: weights [R, N] >= 0, u [R, 2] in (0, 1) -> [R].
+
+    >>> pick(mx.array([[1.0, 0, 3], [1.0, 0, 3]]), mx.array([[0.2, 0.2], [0.9, 0.9]]))
+    array([0, 2], dtype=uint32)
+
+    N is at most 128 or a multiple of it. An index of weight 0 is never drawn, and the index never falls while u[:, 0] grows.
 
     Inverse CDF in two levels: u[:, 0] chooses a block, u[:, 1] a lane in it. One float32 running sum over 151,936 lanes
     would lose every weight below 2^-25 of it, up to 0.4 % of the mass. Here a step of a running sum (1,187 blocks, then

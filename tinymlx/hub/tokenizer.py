@@ -147,13 +147,29 @@ def _well_formed(text: str) -> str:
     return text
 
 
-def load_tokenizer(source: ModelSource) -> Tokenizer:
-    """The tokenizer of a model folder or GGUF file. Raises UserError naming the file and what is wrong with it."""
+def load_tokenizer(source: ModelSource, *, readable: bool = False) -> Tokenizer:
+    """The tokenizer of a model folder or GGUF file. Raises UserError naming the file and what is wrong with it.
+
+    readable: encode by the functions of `tinymlx.hub.bpe` instead of the `tokenizers` library: the same ids, more slowly. UserError, too,
+    for what is not byte-level BPE then.
+    """
     if source.format == "gguf":
         from tinymlx.hub.gguf_tokenizer import tokenizer_of_gguf
 
-        return tokenizer_of_gguf(source.path)
-    return _tokenizer_of_folder(source.path)
+        tokenizer = tokenizer_of_gguf(source.path)
+    else:
+        tokenizer = _tokenizer_of_folder(source.path)
+    if readable:
+        tokenizer._vocabulary = _readable(tokenizer._vocabulary, tokenizer._origin)
+    return tokenizer
+
+
+def _readable(vocabulary: Vocabulary, origin: str) -> Vocabulary:
+    from tinymlx.hub.bpe import BytePairVocabulary
+
+    if not isinstance(vocabulary, TokenizersVocabulary):
+        raise UserError(f"{origin}: only byte-level BPE can be encoded step by step, and this is SentencePiece")
+    return BytePairVocabulary(vocabulary.backend, origin)
 
 
 def _tokenizer_of_folder(folder: Path) -> Tokenizer:

@@ -7,7 +7,6 @@ control tokens, and it holds for the user's words within it, too.
 
 import json
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,18 +41,6 @@ class Vocabulary(Protocol):
         """Write its file into `folder`; returns what tokenizer_config.json must say for it."""
 
 
-@cache
-def byte_of_character() -> dict[str, int]:
-    """GPT-2's alphabet: the 256 characters that stand for bytes in a byte-level vocabulary, "Ġ" -> 0x20.
-
-    Bytes that Latin-1 prints stand for themselves, the others, in order, for U+0100 and up (Radford et al. 2019).
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    alphabet = {chr(byte): byte for byte in printable}
-    others = (byte for byte in range(256) if chr(byte) not in alphabet)
-    return alphabet | {chr(0x100 + index): byte for index, byte in enumerate(others)}
-
-
 class TokenizersVocabulary:
     """A vocabulary of the `tokenizers` library: byte-level BPE (Qwen, Llama 3), or BPE with byte fallback (Llama 2)."""
 
@@ -61,7 +48,7 @@ class TokenizersVocabulary:
         """origin: where it came from, for messages. Raises UserError for a decoder that is neither of the two kinds."""
         backend.no_truncation()  # a prompt is whole or refused, never cut in silence
         backend.no_padding()
-        self._backend = backend
+        self.backend = backend
         self._added = {token: added.content for token, added in backend.get_added_tokens_decoder().items()}
         self._bytes: dict[int, bytes] = {}
         self._byte_level, self._space, self.strips_leading_space = _decoder_kind(backend.decoder, origin)
@@ -69,7 +56,7 @@ class TokenizersVocabulary:
         self.size = _size(backend)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def token_bytes(self, token: int) -> bytes:
         known = self._bytes.get(token)
@@ -80,24 +67,26 @@ class TokenizersVocabulary:
     def _find_bytes(self, token: int) -> bytes:
         if token in self._added:
             return self._added[token].encode()
-        piece = self._backend.id_to_token(token) if token >= 0 else None
+        piece = self.backend.id_to_token(token) if token >= 0 else None
         if piece is None:
             return b""
         if self._byte_level:
-            alphabet = byte_of_character()
+            from tinymlx.hub import bpe  # which imports this module
+
+            alphabet = bpe.byte_of_character()
             return bytes(alphabet[c] for c in piece) if all(c in alphabet for c in piece) else piece.encode()
         if byte := _BYTE_PIECE.fullmatch(piece):
             return bytes([int(byte[1], 16)])
         return piece.replace(self._space, " ").encode()
 
     def token_id(self, text: str) -> int | None:
-        return self._backend.token_to_id(text)
+        return self.backend.token_to_id(text)
 
     def token_text(self, token: int) -> str | None:
-        return self._backend.id_to_token(token) if token >= 0 else None
+        return self.backend.id_to_token(token) if token >= 0 else None
 
     def save(self, folder: Path) -> dict[str, Any]:
-        self._backend.save(str(folder / "tokenizer.json"))
+        self.backend.save(str(folder / "tokenizer.json"))
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
