@@ -39,7 +39,7 @@ def forward(model: Qwen3, tokens: mx.array, kv: KVView) -> tuple[mx.array, list[
     """The embedding and all blocks in a row.
 
     tokens: [B, L]. kv: the view of the whole cache; kv.layers(n) is the list of n layers' views. Returns hidden
-    [B, L, K] in model.dtype, before the last norm, and each layer's new (keys, values). A layer whose `router` is not None has
-    experts: experts_block(model, layer, x), which is given, takes mlp_block's place there.
+    [B, L, K] in model.dtype, before the last norm, and each layer's new (keys, values). A layer whose `router` is not
+    None has experts: experts_block(model, layer, x), which is given, takes mlp_block's place there.
     """
     raise NotImplementedError("1.5 task 3: token ids to hidden states")
