@@ -1,0 +1,14 @@
+"""Both sines with a minus: that is no rotation, lengths change and scores depend on where a pair of tokens stands.
+
+caught by: TestTask2Rope::test_only_the_distance_counts
+"""
+
+import mlx.core as mx
+
+
+def rope(x: mx.array, positions: mx.array, periods: mx.array, scale: float = 1.0) -> mx.array:
+    angles = positions[:, None, :, None].astype(mx.float32) / periods
+    cos, sin = mx.cos(angles) * scale, mx.sin(angles) * scale
+    first, second = mx.split(x.astype(mx.float32), 2, axis=-1)
+    turned = mx.concatenate([first * cos - second * sin, second * cos - first * sin], axis=-1)
+    return turned.astype(x.dtype)
