@@ -1,0 +1,30 @@
+"""Of equal pairs the one met first: the same texts in another order train another tokenizer.
+
+caught by: TestTask3Train::test_ties_go_to_the_lowest_ids
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+
+from tinymlx.hub import bpe
+
+Pair = tuple[str, str]
+
+
+def train(words: Mapping[str, int], size: int) -> tuple[list[Pair], dict[str, int]]:
+    ids = {token: index for index, token in enumerate(sorted(bpe.byte_of_character()))}
+    spelled = [(list(word), count) for word, count in words.items()]
+    merges = []
+    while len(ids) < size:
+        counts = Counter()
+        for symbols, count in spelled:
+            for pair in pairwise(symbols):
+                counts[pair] += count
+        if not counts:
+            break
+        best = max(counts, key=counts.get)
+        merges.append(best)
+        ids["".join(best)] = len(ids)
+        spelled = [(bpe.merge(symbols, {best: 0}), count) for symbols, count in spelled]
+    return merges, ids
