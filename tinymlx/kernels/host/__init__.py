@@ -1,0 +1,9 @@
+"""Metal kernels on any CPU: run, and checked. Read `checker.py` first.
+
+A kernel is native code once compiled here: check only files that you trust.
+"""
+
+from tinymlx.kernels.host.checker import Finding, Kernel, Place, Report, Traffic
+from tinymlx.kernels.host.compiler import CompileError
+
+__all__ = ["CompileError", "Finding", "Kernel", "Place", "Report", "Traffic"]

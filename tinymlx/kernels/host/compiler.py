@@ -1,0 +1,213 @@
+"""Compiles translated kernels with g++ or clang, and keeps what it compiled in the user's cache.
+
+A program of the cache is native code: the folder is private to the user, and the key holds everything that shapes the code.
+"""
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+
+from tinymlx.errors import UserError
+from tinymlx.kernels.host import compose
+
+HERE = Path(__file__).resolve().parent
+MLX_INCLUDE = Path(mx.__file__).resolve().parent / "include"
+METAL_HEADERS = (
+    "stdlib math simdgroup simdgroup_matrix atomic common integer compute types relational geometric pack".split()
+)
+COMMON = ["-std=c++20", "-w", "-Wno-attributes", "-fno-exceptions", "-fno-rtti", "-fwrapv", "-fno-strict-aliasing"]
+# No contraction: the same bits on every machine. Apple may fuse; neither is wrong.
+COMMON += ["-ffp-contract=off", "-fno-math-errno"]
+FAST = ["-O2", "-fPIC", "-shared"]
+# -O1: a line for every access, and none merged; a loop that leaves its array must not be assumed away.
+CHECK = ["-O1", "-g1", "-fno-pie", "-DHOST_CHECK", "-fno-omit-frame-pointer"]
+HOOKS = ["-fsanitize=thread", "-fsanitize=shift-exponent,integer-divide-by-zero,alignment"]  # answered by shadow.cpp
+GCC_CHECK = [*HOOKS, "-fno-aggressive-loop-optimizations"]
+CLANG_CHECK = [*HOOKS, "-mllvm", "-tsan-instrument-read-before-write=1"]  # else the read in `o[i] += x` is lost
+
+
+class CompileError(UserError):
+    """The kernel does not compile. `file` and `line` are the kernel's own."""
+
+    def __init__(self, message: str, file: str = "", line: int = 0):
+        place = f"{file}:{line}: " if file else ""
+        super().__init__(f"{place}{message}")
+        self.file, self.line, self.reason = file, line, message
+
+
+@dataclass(frozen=True)
+class Compiler:
+    command: tuple[str, ...]
+    version: str
+    target: tuple[str, ...] = ()  # flags that fit the machine it compiles for
+    runner: tuple[str, ...] = ()  # what starts a program made for another CPU
+
+    @property
+    def is_clang(self) -> bool:
+        return "clang" in self.version
+
+
+@functools.cache
+def native() -> Compiler:
+    """$CXX, or else the first of g++ and clang++ found. Raises UserError when there is none."""
+    for name in filter(None, (os.environ.get("CXX"), "g++", "clang++", "c++")):
+        if shutil.which(name):
+            tune = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
+            return Compiler((name,), _version((name,)), (tune,))
+    raise UserError("no C++ compiler to check kernels with; install g++ (Debian: apt install g++) or set CXX")
+
+
+def _version(command: tuple[str, ...]) -> str:
+    return subprocess.run([*command, "--version"], capture_output=True, text=True).stdout
+
+
+@functools.cache
+def cpu_features() -> str:
+    """What -march=native depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
+    except OSError:
+        return platform.processor() + platform.version()
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base) / "tinymlx" / "host"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if folder.stat().st_uid == os.getuid():
+            folder.chmod(0o700)
+            return folder
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}; set XDG_CACHE_HOME to a folder that you can write") from None
+    raise UserError(f"{folder} belongs to somebody else; set XDG_CACHE_HOME to a folder of your own")
+
+
+@functools.cache
+def _shim() -> str:
+    """All of our own C++ in one text, for the key."""
+    files = sorted(p for p in HERE.rglob("*") if p.suffix in (".h", ".cpp", ".py"))
+    return "\n".join(p.read_text() for p in files)
+
+
+def _key(*parts) -> str:
+    text = "\0".join(map(str, (*parts, _shim(), cpu_features(), mx.__version__, MLX_INCLUDE)))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def library(composed: compose.Composed, compiler: Compiler | None = None) -> Path:
+    """A shared library with the kernel alone, for running: calls go to `runtime()`."""
+    compiler = compiler or native()
+    flags = [*COMMON, *compiler.target, *FAST]
+    return _cached(_key(composed, compiler, flags), ".so", lambda folder: _compile(composed, compiler, flags, folder))
+
+
+def runtime() -> Path:
+    """The shared library that runs kernels in this process."""
+    compiler = native()
+    flags = [*COMMON, *compiler.target, *FAST]
+    return _cached(
+        _key("runtime", compiler, flags), ".so", lambda folder: _build([HERE / "runtime.cpp"], compiler, flags, folder)
+    )
+
+
+def program(composed: compose.Composed, compiler: Compiler | None = None) -> Path:
+    """A program that checks the kernel (shadow.cpp)."""
+    compiler = compiler or native()
+    hooks = CLANG_CHECK if compiler.is_clang else GCC_CHECK
+    flags = [*COMMON, *compiler.target, *CHECK]
+    link = ["-no-pie", *(["-static"] if compiler.runner else [])]
+
+    def shadow(folder: Path) -> Path:
+        plain = [*COMMON, *compiler.target, "-O2", "-fno-pie"]
+        return _build([HERE / "shadow.cpp"], compiler, [*plain, "-c"], folder)
+
+    def build(folder: Path) -> Path:
+        checker = _cached(_key("shadow", compiler, COMMON), ".o", shadow)
+        made = _compile(composed, compiler, [*flags, *hooks, "-c"], folder)
+        return _build([made, checker], compiler, link, folder)
+
+    return _cached(_key(composed, compiler, flags, hooks, link), "", build)
+
+
+def _cached(key: str, suffix: str, build) -> Path:
+    """Built in a folder of its own and moved in place, so that a second process never sees half of it."""
+    folder = cache_folder()
+    path = folder / f"{key}{suffix}"
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            os.replace(build(Path(temporary)), path)
+    return path
+
+
+def _compile(composed: compose.Composed, compiler: Compiler, flags: list[str], folder: Path) -> Path:
+    for name in METAL_HEADERS:
+        (folder / f"metal_{name}").write_text('#include "metal.h"\n')
+    source = folder / "kernel.cpp"
+    preamble = '#include "metal.h"\n#include "mlx/backend/metal/kernels/utils.h"\n'
+    source.write_text(f"{preamble}{composed.text}\n{compose.entry(composed)}")
+    include = [f"-I{folder}", f"-I{HERE}", f"-I{HERE / 'mlx_headers'}", f"-I{MLX_INCLUDE}"]
+    metal = ["-E", "-D__METAL__", "-DMLX_METAL_JIT", *include]
+    definitions = [flag for flag in flags if flag.startswith(("-std", "-D", "-march", "-mcpu"))]
+    preprocessed = _run([*compiler.command, *metal, *definitions, str(source)], folder)
+    translated = folder / "kernel.ii"
+    translated.write_text(compose.translate(preprocessed))
+    return _build([translated], compiler, [*flags, "-fpreprocessed"] if not compiler.is_clang else flags, folder)
+
+
+def _build(sources: list[Path], compiler: Compiler, flags: list[str], folder: Path) -> Path:
+    target = folder / f"{sources[0].stem}.{len(sources)}.out"
+    place = f"-ffile-prefix-map={folder}=."
+    # A map of the working folder shortens debug names to those of the #line marks.
+    _run([*compiler.command, *flags, place, f"-I{HERE}", *map(str, sources), "-o", str(target)], folder)
+    return target
+
+
+def _run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+    if done.returncode:
+        raise first_error(done.stderr)
+    return done.stdout
+
+
+def is_ours(file: str) -> bool:
+    return Path(file).name in ("metal.h", "runtime.h", "shadow.cpp", "runtime.cpp")
+
+
+def first_error(output: str) -> CompileError:
+    """The compiler's first error, at the kernel's own line even when it arose inside metal.h."""
+    lines = output.splitlines()
+    errors = [(i, re.match(r"(.*?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)", line)) for i, line in enumerate(lines)]
+    errors = [(i, found) for i, found in errors if found]
+    if not errors:
+        return CompileError(f"the compiler failed: {lines[-1] if lines else 'no message'}; report this kernel")
+    index, found = errors[0]
+    file, line = found[1], int(found[2])
+    if is_ours(file):  # the chain of instantiations before it, or the callers after it, lead to the kernel
+        for other in [*lines[:index][::-1], *lines[index + 1 :]]:
+            place = re.match(r"(?:In file included from )?([^:\s][^:]*):(\d+):(?:\d+:)?", other)
+            if place and not is_ours(place[1]):
+                file, line = place[1], int(place[2])
+                break
+    return CompileError(plain(found[3]), short(file), line)
+
+
+def plain(message: str) -> str:
+    """Names as the kernel writes them."""
+    return " ".join(message.replace("metal::", "").replace("host_type_", "").split())
+
+
+def short(file: str) -> str:
+    """'./softmax.metal' -> 'softmax.metal'; a header of MLX from `mlx/` on."""
+    file = re.sub(r"^(\./)+", "", file)
+    return file[file.index("/include/mlx/") + len("/include/") :] if "/include/mlx/" in file else file
