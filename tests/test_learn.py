@@ -18,10 +18,12 @@ from tiny import write_checkpoint
 from tinymlx import cli, kernels, ops
 from tinymlx.cache import KVView
 from tinymlx.cli.learn import PROGRESS
+from tinymlx.engine import Stopped
 from tinymlx.errors import UserError
 from tinymlx.learn import mine
 from tinymlx.learn.check import check
 from tinymlx.learn.days import all_days, find_day
+from tinymlx.learn.subject import blaming
 
 pytestmark = pytest.mark.capability("course: start, check, hint, diff, run")
 
@@ -293,6 +295,24 @@ class TestInTheEngine:
         plain = CliRunner().invoke(cli.group, [*words[:1], *words[3:]], input="fox\n", catch_exceptions=False)
         assert out.exit_code == 0 and "your softmax" in out.stderr
         assert out.stdout == plain.stdout
+
+
+def test_an_error_in_a_generator_is_named_and_a_stop_passes(desk):
+    day, file = find_day("1.6"), Path("my/week1/day6_generating.py")
+
+    def broken(advance, draw, limit, ahead):
+        yield draw
+        raise ZeroDivisionError("no")
+
+    drawn = blaming(day, "decode", broken, file)(None, 7, 2, None)
+    assert next(drawn) == 7
+    fails(lambda: next(drawn), "your decode of day 1.6: ZeroDivisionError: no")
+
+    def stopped(feed, prompt, start, step_size):
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        blaming(day, "prefill", stopped, file)(None, [], 0, 1)
 
 
 @pytest.mark.full

@@ -46,7 +46,9 @@ def build_site(out: Path) -> Path:
         from markdown_it import MarkdownIt
         from mdit_py_plugins.dollarmath import dollarmath_plugin
     except ImportError as error:
-        raise UserError(f"{error.name} is not installed; pip install markdown-it-py mdit-py-plugins latex2mathml") from None
+        raise UserError(
+            f"{error.name} is not installed; pip install markdown-it-py mdit-py-plugins latex2mathml"
+        ) from None
 
     def formula(text: str, options: dict) -> str:
         return convert(text, display="block" if options["display_mode"] else "inline")
@@ -96,9 +98,13 @@ def _write(file: Path, body: str, days: list[Day], current: Day | None) -> None:
     for day in days:
         menu.append(_entry(f"{_page(day)}.html", _title(day), day is current))
         if day is current:
-            menu.append('<div class="sections">' + "".join(_entry(f"#{a}", text, False) for a, text in sections) + "</div>")
+            menu.append(
+                '<div class="sections">' + "".join(_entry(f"#{a}", text, False) for a, text in sections) + "</div>"
+            )
     at = days.index(current) if current else -1
-    turn = [f'<a href="{_page(days[at - 1])}.html">← {html.escape(_title(days[at - 1]))}</a>' if at > 0 else "<span></span>"]
+    turn = [
+        f'<a href="{_page(days[at - 1])}.html">← {html.escape(_title(days[at - 1]))}</a>' if at > 0 else "<span></span>"
+    ]
     if at + 1 < len(days):
         turn.append(f'<a href="{_page(days[at + 1])}.html">{html.escape(_title(days[at + 1]))} →</a>')
     file.write_text(

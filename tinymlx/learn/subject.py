@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from tinymlx import kernels
+from tinymlx.engine import Stopped
 from tinymlx.errors import UserError
 from tinymlx.learn.days import Day, functions_of, stub_message
 
@@ -115,16 +116,28 @@ def where(error: BaseException, file: Path) -> str | None:
 def blaming(day: Day, name: str, function: Callable, file: Path) -> Callable:
     """`function` whose errors are one line that says whose they are: for the running engine, where a traceback would not help."""
 
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    @contextlib.contextmanager
+    def named() -> Iterator[None]:
         try:
-            return function(*args, **kwargs)
-        except UserError:
+            yield
+        except (UserError, Stopped):  # Ctrl-C in the middle of a prefill passes through it
             raise
         except Exception as error:
-            raise UserError(
-                f"your {name} of day {day.number}: {describe(error)} ({where(error, file) or file}); "
-                f"tinymlx learn check {day.number}"
-            ) from error
+            place = where(error, file) or file
+            line = f"your {name} of day {day.number}: {describe(error)} ({place}); tinymlx learn check {day.number}"
+            raise UserError(line) from error
+
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with named():
+                yield from function(*args, **kwargs)
+    else:
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with named():
+                return function(*args, **kwargs)
 
     return call
