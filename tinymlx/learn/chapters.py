@@ -1,10 +1,10 @@
 """What can be read out of a chapter's README.md: hints, code blocks, snippets of the product."""
 
 import inspect
+import pkgutil
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from tinymlx.learn.days import Day
@@ -44,10 +44,4 @@ def with_snippets(text: str) -> str:
 
 def source_of(name: str) -> str:
     """The source of the product's `name`, a dotted path."""
-    module, _, attribute = name.rpartition(".")
-    try:
-        thing = getattr(import_module(module), attribute)
-    except ModuleNotFoundError:  # a method
-        outer, _, owner = module.rpartition(".")
-        thing = getattr(getattr(import_module(outer), owner), attribute)
-    return inspect.getsource(thing)
+    return inspect.getsource(pkgutil.resolve_name(name))

@@ -17,6 +17,12 @@ from tinymlx.learn.days import Day, Task
 from tinymlx.learn.subject import read_functions
 
 TIME_LIMIT_S = 60.0
+_ENVIRONMENT = {
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "OPENBLAS_NUM_THREADS": "1",  # two spin for 20 ms a product once anything else runs
+    "MLX_ENABLE_TF32": "0",  # on CUDA float32 products keep 10 bits otherwise, and references are float64
+    "PYTEST_ADDOPTS": "",
+}
 
 
 @dataclass
@@ -94,7 +100,7 @@ def _run(day: Day, file: Path, tasks: list[Task], seed: int | None, time_limit_s
         ]  # fmt: skip
         if seed is not None:
             command += ["--seed", str(seed)]
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1", "PYTEST_ADDOPTS": ""}
+        environment = {**os.environ, **_ENVIRONMENT}
         # A session of its own, so that what the learner's code starts ends with it.
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

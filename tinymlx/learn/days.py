@@ -9,7 +9,7 @@ An exercise says where its functions live in the product, and each of them which
 """
 
 import ast
-import importlib
+import pkgutil
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class Day:
         """Function -> the product's module that it lives in."""
         for node in ast.parse(self.exercise.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and [getattr(t, "id", None) for t in node.targets] == ["HOMES"]:
-                return {name: importlib.import_module(home) for name, home in ast.literal_eval(node.value).items()}
+                return {name: pkgutil.resolve_name(home) for name, home in ast.literal_eval(node.value).items()}
         raise AssertionError(f"{self.exercise} does not say where its functions live")
 
     def reference(self, name: str) -> Callable:
