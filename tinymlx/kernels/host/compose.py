@@ -155,6 +155,8 @@ def entry(composed: Composed) -> str:
 
 
 SWIZZLE = re.compile(r"(\.|->)\s*([xyzw]{2,4}|[rgba]{2,4})\b(?!\s*\()(\s*=(?!=))?")
+# `constant` is a const that may stand beside another one, in any order: const constant T&, static constant constexpr const int.
+CONSTANT = re.compile(r"(?:\bconst\s+)?\bconstant\b(?:\s+constexpr\b)?(?:\s+const\b)?")
 LINE_MARK = re.compile(r'^# (\d+) "([^"]*)"', re.MULTILINE)
 
 
@@ -166,9 +168,11 @@ def translate(preprocessed: str) -> str:
         return f"{found[1]}template swizzle{'_ref' if found[3] else ''}<{indices}>(){found[3] or ''}"
 
     text = SWIZZLE.sub(swizzle, preprocessed)
+    text = re.sub(r"(\))\s*constant\b|\[\[function_constant\(\w+\)\]\](?=;)", lambda f: f[1] or "= {}", text)
+    text = CONSTANT.sub(lambda f: re.sub(r"\b(const|constant)\b", "", f[0]) + " const ", text)
     out, position = [], 0
     for found in re.finditer(r"\bthreadgroup\b", text):
-        if found.start() < position:
+        if found.start() < position or text[found.end()] == "(":  # inside a declaration; an attribute
             continue
         out.append(text[position : found.start()])
         position = found.end()
@@ -194,7 +198,8 @@ def scratch_declaration(text: str, start: int) -> tuple[str, list[tuple[str, str
             angle += depth == 0
         elif c == ">":
             angle -= depth == 0
-        if depth < 0 or angle < 0 or (depth == 0 and angle == 0 and c in "*&{}=:"):
+        scope = c == ":" and ":" in (text[i - 1], text[i + 1])  # typename Tile::type
+        if depth < 0 or angle < 0 or (depth == 0 and angle == 0 and c in "*&{}=:" and not scope):
             return None  # a pointer, a parameter, a qualifier
         if c == ";":
             break

@@ -1,14 +1,13 @@
 // What a kernel sees of <metal_stdlib>, written in C++20 for a CPU.
 //
-// Address spaces are empty words here (`threadgroup` is turned into shared storage before the compiler sees it, see compose.py, and a
-// swizzle like v.xy into v.swizzle<0, 1>()). No standard header is included, so that `std::` fails as it does in Metal. Collective
+// Address spaces are empty words here; compose.py has turned `threadgroup` variables into shared storage, `constant` into const, and a
+// swizzle like v.xy into v.swizzle<0, 1>(). No standard header is included, so that `std::` fails as it does in Metal. Collective
 // operations hand a value to the runtime and wait until the other lanes have come (runtime.h).
 #pragma once
 
 #include "runtime.h"
 
 #define device
-#define constant
 #define thread
 #define kernel
 #define METAL_FUNC inline __attribute__((always_inline))
@@ -369,6 +368,20 @@ struct packed_vec : storage<T, N> {
   constexpr T& operator[](size_t i) { return data[i]; }
   constexpr const T& operator[](size_t i) const { return data[i]; }
 };
+
+// A value that is the same in all lanes, by the word of the kernel.
+template <class T>
+struct uniform {
+  T value;
+  constexpr operator T() const { return value; }
+};
+template <class T>
+constexpr uniform<T> make_uniform(T v) { return {v}; }
+#define HOST_UNIFORM(op) \
+  template <class T>     \
+  constexpr uniform<T> operator op(uniform<T> a, uniform<T> b) { return {T(a.value op b.value)}; }
+HOST_UNIFORM(+) HOST_UNIFORM(-) HOST_UNIFORM(*) HOST_UNIFORM(/)
+#undef HOST_UNIFORM
 
 template <class T, size_t N>
 struct array {
