@@ -148,6 +148,8 @@ def show(day: Any, verdicts: list) -> None:
         for key in ("expected", "got", "at", "note"):
             if first.get(key):
                 click.echo(f"    {key:<9}{first[key]}")
+        if first.get("printed", "").strip():
+            click.echo("    printed  " + first["printed"].strip().replace("\n", "\n             "))
         seed = f" · the same draws: --seed {first['seed']}" if "seed" in first else ""
         click.secho(f"    tinymlx learn hint {day.number} --task {verdict.task.number}{seed}", dim=True)
     passed = read_progress()
@@ -227,7 +229,9 @@ def diff(day: str, task: int | None, yes: bool) -> None:
 
 
 @command.command()
-@click.option("--out", type=click.Path(path_type=Path), default=Path("my") / "site", show_default=True, help="Folder to write.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("my") / "site", show_default=True, help="Folder to write."
+)
 @click.option("--open", "opens", is_flag=True, help="Show it in the browser.")
 def site(out: Path, opens: bool) -> None:
     """Write the chapters as pages for a browser; nothing in them is fetched from the network."""

@@ -82,6 +82,14 @@ def assert_true(holds, what: str, *, expected: str = "", got: str = "") -> None:
         raise Wrong(what, expected=expected, got=got)
 
 
+def unpack(got, count: int, what: str) -> tuple:
+    """The `count` values that a function returned. An array would unpack along its first axis without a word: raises Wrong."""
+    if not isinstance(got, tuple | list) or len(got) != count:
+        found = f"a tuple of {len(got)}" if isinstance(got, tuple | list) else type(got).__name__
+        raise Wrong(f"{what} must be returned as a tuple", expected=f"a tuple of {count}", got=found)
+    return tuple(got)
+
+
 def _short(value) -> str:
     text = repr(value)
     return text if len(text) <= 120 else text[:117] + "..."

@@ -22,6 +22,7 @@ from tinymlx.learn.days import all_days
 from tinymlx.learn.grading import Wrong
 from tinymlx.learn.subject import Subject, describe, grafted, load_functions, read_functions, where
 
+_PRINTED = 1000  # characters of what the learner's code printed, from the end
 _CLASS = re.compile(r"TestTask(\d+)")
 
 
@@ -140,6 +141,7 @@ class _Report:
                 "about": " ".join((item.function.__doc__ or "").split()),
                 "seconds": round(report.duration, 3),
                 "seed": item.config.course_seed,
+                "printed": report.capstdout[-_PRINTED:],
                 **self._outcome(item, call, report, source),
             }
             self._write(record)

@@ -6,7 +6,9 @@ tinymlx learn run 1.1 --prompt "Hi"      answers with your functions inside the 
 
 import mlx.core as mx
 
-from tinymlx import ops  # the product's: ops.softmax is yours as soon as yours is graded or run
+from tinymlx import (
+    ops,
+)  # while one task is graded, the other tasks' functions are the product's; in `run` all are yours
 
 HOMES = {"softmax": "tinymlx.ops", "attention_scores": "tinymlx.ops", "scaled_dot_product_attention": "tinymlx.ops"}
 

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from tinymlx.learn.grading import assert_close, assert_same, assert_true, roundoff, to_float64
+from tinymlx.learn.grading import assert_close, assert_same, assert_true, roundoff, to_float64, unpack
 
 U = roundoff(mx.float32)
 SIZES = pytest.mark.parametrize("T", [1, 7, 8, 31, 33])
@@ -20,7 +20,7 @@ def softmax64(scores):
 
 
 def check_softmax(subject, scores):
-    got, lse = subject.softmax(scores)
+    got, lse = unpack(subject.softmax(scores), 2, "weights and log-sum-exp")
     values = to_float64(scores)
     want, want_lse = softmax64(values)
     # exp turns the absolute error of its argument into a relative one; a sum of T terms adds T roundings.
@@ -54,7 +54,7 @@ class TestTask1Softmax:
     def test_row_of_nothing(self, subject, draw):
         """A row of -inf has no maximum to subtract, and -inf - -inf is NaN: its weights are 0 and its log-sum-exp is -inf."""
         scores = mx.concatenate([draw(1, 5), mx.full((1, 5), -mx.inf)])
-        got, lse = subject.softmax(scores)
+        got, lse = unpack(subject.softmax(scores), 2, "weights and log-sum-exp")
         want, want_lse = softmax64(to_float64(scores[:1]))
         assert_close(got, np.concatenate([want, np.zeros((1, 5))]), 40 * U, what="weights")
         assert_close(lse, np.append(want_lse, -np.inf), 40 * U, what="log-sum-exp")
@@ -67,10 +67,16 @@ def scores64(q, k, scale):
 
 
 class TestTask2Scores:
+    def test_small(self, subject):
+        """Each query times each key, times the scale: 2 queries, 3 keys, numbers that the head can check."""
+        q, k = mx.array([[1.0, 0.0], [2.0, 1.0]]), mx.array([[1.0, 1.0], [0.0, 3.0], [4.0, 0.0]])
+        want = 0.5 * np.array([[1.0, 0.0, 4.0], [3.0, 3.0, 8.0]])
+        assert_close(subject.attention_scores(q, k, scale=0.5), want, 4 * U, what="scores")
+
     @DTYPES
     @pytest.mark.parametrize("L, T, D", [(1, 1, 1), (7, 8, 33), (31, 7, 64)])
     def test_against_float64(self, subject, draw, dtype, L, T, D):
-        """Sums are made in float32, whatever the dtype of q and k: the bound counts float32 roundings."""
+        """Any sizes, and sums in float32 whatever the dtype of q and k: the bound counts float32 roundings."""
         q, k = draw(2, 3, L, D, dtype=dtype), draw(2, 3, T, D, dtype=dtype)
         want, bound = scores64(q, k, 0.3)
         assert_close(subject.attention_scores(q, k, scale=0.3), want, bound, dtype=mx.float32, what="scores")
@@ -90,11 +96,13 @@ class TestTask2Scores:
         assert_close(subject.attention_scores(q, k, scale=0.5, mask=mx.array(mask)), want, bound, what="scores")
 
 
+def attend(subject, *args, **options):
+    return unpack(subject.scaled_dot_product_attention(*args, **options), 2, "y and log-sum-exp")
+
+
 class TestTask3Attention:
     def check(self, subject, q, k, v, mask=None, scale=0.25):
-        got, lse = subject.scaled_dot_product_attention(
-            q, k, v, scale=scale, mask=None if mask is None else mx.array(mask)
-        )
+        got, lse = attend(subject, q, k, v, scale=scale, mask=None if mask is None else mx.array(mask))
         scores, bound = scores64(q, k, scale)
         if mask is not None:
             scores = np.where(mask, scores, -np.inf)
@@ -130,17 +138,18 @@ class TestTask3Attention:
         """Zeros and -inf, and no NaN; the other queries are as ever."""
         q, k, v = draw(1, 2, 8), draw(1, 5, 8), draw(1, 5, 8)
         mask = np.array([[True] * 5, [False] * 5])
-        got, lse = subject.scaled_dot_product_attention(q, k, v, scale=0.3, mask=mx.array(mask))
-        alone, _ = subject.scaled_dot_product_attention(q[:, :1], k, v, scale=0.3)
+        got, lse = attend(subject, q, k, v, scale=0.3, mask=mx.array(mask))
+        alone, _ = attend(subject, q[:, :1], k, v, scale=0.3)
         assert_close(got, np.concatenate([to_float64(alone), np.zeros((1, 1, 8))], 1), 8 * U, what="y")
-        assert_true(lse[0, 1].item() == -np.inf, "the log-sum-exp of a query that sees nothing", expected="-inf")
+        empty = lse[0, 1].item()
+        assert_true(empty == -np.inf, "the log-sum-exp of a query that sees nothing", expected="-inf", got=str(empty))
 
     def test_order_of_keys_does_not_matter(self, subject, draw, rng):
         """Attention is a set operation: keys and values shuffled together give the same y."""
         q, k, v = draw(3, 8), draw(11, 8), draw(11, 8)
         order = mx.array(rng.permutation(11))
-        first, _ = subject.scaled_dot_product_attention(q, k, v, scale=1.0)
-        second, _ = subject.scaled_dot_product_attention(q, k[order], v[order], scale=1.0)
+        first, _ = attend(subject, q, k, v, scale=1.0)
+        second, _ = attend(subject, q, k[order], v[order], scale=1.0)
         bound = 80 * U * float(mx.abs(v).max()) * 8
         assert_close(second, to_float64(first), bound, what="y of shuffled keys")
         assert_same(list(second.shape), [3, 8], what="y's shape")
