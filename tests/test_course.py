@@ -118,6 +118,7 @@ def test_there_are_three_wrong_answers_and_two_hints_for_every_task(number):
     for task in day.tasks:
         assert sum(f.stem.startswith(f"{task.number}_") for f in day.wrong_answers) >= 3, task
         assert len(given.get(task.number, [])) >= 2, task
+        assert not any("$" in hint for hint in given[task.number]), "hints are shown in a terminal: `x`, not $x$"
 
 
 # Chapters

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from tinymlx.learn.grading import assert_close, assert_same, assert_true, roundoff, to_float64
+from tinymlx.learn.grading import assert_close, assert_same, assert_true, roundoff, to_float64, unpack
 
 U = roundoff(mx.float32)
 DTYPES = pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=["float32", "float16", "bfloat16"])
@@ -26,7 +26,9 @@ def attention64(q, k, v, mask, scale):
 
 def check_heads(subject, q, k, v, mask=None, scale=0.25):
     """Against one head after the other, head h reading key head h // (H / G)."""
-    got, lse = subject.grouped_query_attention(q, k, v, scale=scale, mask=None if mask is None else mx.array(mask))
+    mask_array = None if mask is None else mx.array(mask)
+    returned = subject.grouped_query_attention(q, k, v, scale=scale, mask=mask_array)
+    got, lse = unpack(returned, 2, "y and log-sum-exp")
     (B, H, L, _), (_, G, T, _) = q.shape, k.shape
     seen = np.broadcast_to(True if mask is None else mask, (B, 1, L, T))
     q64, k64, v64 = to_float64(q), to_float64(k), to_float64(v)
@@ -58,7 +60,8 @@ class TestTask1GroupedQueryAttention:
     def test_neighbours_share(self, subject, draw):
         """Neighbouring query heads share: value head g holds g + 1 everywhere, so y of 6 heads must be 1 1 2 2 3 3, not 1 2 3 1 2 3."""
         v = mx.broadcast_to(mx.arange(1.0, 4.0)[None, :, None, None], (1, 3, 5, 8))
-        got, _ = subject.grouped_query_attention(draw(1, 6, 1, 8), draw(1, 3, 5, 8), v, scale=0.3)
+        returned = subject.grouped_query_attention(draw(1, 6, 1, 8), draw(1, 3, 5, 8), v, scale=0.3)
+        got, _ = unpack(returned, 2, "y and log-sum-exp")
         want = np.broadcast_to(np.array([1.0, 1, 2, 2, 3, 3])[None, :, None, None], (1, 6, 1, 8))
         assert_close(got, want, 3 * (5 + 40) * U, what="y")  # weights that sum to 1, times 3 at most
 

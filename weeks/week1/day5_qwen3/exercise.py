@@ -1,7 +1,7 @@
 """Day 1.5: the Qwen3 block and model. Each function replaces the product's of that name; the chapter is README.md here.
 
-    tinymlx learn check 1.5 --watch          grades this file whenever you save it
-    tinymlx learn run 1.5 --prompt "Hi"      answers with your functions inside the engine, on real weights
+tinymlx learn check 1.5 --watch          grades this file whenever you save it
+tinymlx learn run 1.5 --prompt "Hi"      answers with your functions inside the engine, on real weights
 """
 
 import mlx.core as mx

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from tinymlx.learn.grading import Wrong, assert_close, assert_same, assert_true, roundoff, to_float64
+from tinymlx.learn.grading import Wrong, assert_close, assert_same, assert_true, roundoff, to_float64, unpack
 
 U = roundoff(mx.float32)
 DTYPES = pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=["float32", "float16", "bfloat16"])
@@ -16,7 +16,7 @@ class TestTask1PageSlots:
     def check(self, subject, rng, start, count, page_size):
         # Page numbers from a shuffled pool, so that neither their order nor their distance says anything.
         table = [int(p) for p in rng.permutation(40)[: max(-(-(start + count) // page_size), 1)]]
-        pages, slots = subject.page_slots(table, start, count, page_size)
+        pages, slots = unpack(subject.page_slots(table, start, count, page_size), 2, "pages and slots")
         positions = range(start, start + count)
         want_pages = [table[position // page_size] for position in positions]
         assert_same(pages, np.array(want_pages, np.int64), what=f"pages of positions {start} to {start + count - 1}")
@@ -124,7 +124,8 @@ class TestTask3PagedAttention:
             slots = k_pages.shape[2]
             unseen = mx.array(~mask.any(axis=2)[:, :, :slots, None])  # [B, 1, slots, 1]
             k_pages, v_pages = (mx.where(unseen, poison, pages).astype(pages.dtype) for pages in (k_pages, v_pages))
-        y, lse = subject.paged_attention(q, k_new, v_new, k_pages, v_pages, mx.array(mask), scale=scale)
+        returned = subject.paged_attention(q, k_new, v_new, k_pages, v_pages, mx.array(mask), scale=scale)
+        y, lse = unpack(returned, 2, "y and log-sum-exp")
         want, want_lse, bound, lse_bound = attention64(q64, k64, v64, mask, scale)
         bound = bound + roundoff(q.dtype) * np.abs(want) + 6e-8 * (q.dtype == mx.float16)  # float16's smallest step
         assert_close(y, want, bound, dtype=q.dtype, what="y")
@@ -168,7 +169,9 @@ class TestTask3PagedAttention:
         """A NaN that a query may see is a fault of the model. The engine finds it in the logits and says so: do not wash it out."""
         q, k_new, v_new, k_pages, v_pages = self.drawn(draw, 1, 1, 1, 1, 4, 3)
         v_pages = mx.where(mx.arange(4)[:, None] == 1, mx.nan, v_pages)
-        y, _ = subject.paged_attention(q, k_new, v_new, k_pages, v_pages, mx.array(visible_slots([3], 4, 1)), scale=0.3)
+        mask = mx.array(visible_slots([3], 4, 1))
+        returned = subject.paged_attention(q, k_new, v_new, k_pages, v_pages, mask, scale=0.3)
+        y, _ = unpack(returned, 2, "y and log-sum-exp")
         assert_same(np.isnan(to_float64(y)), np.ones((1, 1, 1, 3), bool), what="y is NaN")
 
 
