@@ -248,7 +248,9 @@ def test_gemv(N, K):
     w, x = draw(N, K, seed=1), draw(K, seed=2)
     inputs = {"w": w, "x": x, "K": scalar(K), "N": scalar(N)}
     assert "void gemv(" in text("gemv.h")
-    call = "gemv<T, 4, 1, 1, 32, 4, 4, false, false>(w, x, nullptr, out, K, N, K, 0.0f, 0.0f, 1, nullptr, nullptr, nullptr, nullptr, 1, group, thread_at, simdgroup, lane);"
+    call = """gemv<T, 4, 1, 1, 32, 4, 4, false, false>(w, x, nullptr, out, K, N, K, 0.0f, 0.0f, 1, nullptr, strides, strides,
+    strides, 1, group, thread_at, simdgroup, lane);"""
+    inputs["strides"] = mx.zeros(8, mx.int64)
     agrees(
         "gemv", header("gemv.h"), call, inputs, w @ x, groups=(-(-N // 16), 1, 1), threads=(32, 1, 4), dtype=mx.float32
     )

@@ -26,6 +26,8 @@ from tinymlx.errors import UserError
 from tinymlx.kernels.host import compiler, compose
 
 MAX_THREADS = 1024
+FAR = 1 << 16  # bytes from a buffer; past that, nothing says that it was meant
+HARMLESS = {"same value written twice"}
 SCHEDULES = 4  # forwards, backwards, and random ones
 _running = threading.Lock()  # threadgroup memory is one for the process
 
@@ -76,6 +78,9 @@ class Report:
 
     outputs: list[mx.array] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(
+        default_factory=list
+    )  # harmless: one value written by two threads with nothing between
     traffic: dict[str, Traffic] = field(default_factory=dict)  # by the buffer's name
     scratch: dict[str, int] = field(default_factory=dict)  # bytes of threadgroup memory by name
 
@@ -306,9 +311,11 @@ def check(
     found = [line[1:] for line in lines if line[0] == "finding"]
     places = symbols(program, {int(pc) for f in found for pc in (f[3], f[7])} - {0})
     memory = [line[1:] for line in lines if line[0] == "memory"]
+    seen = unique(finding(f, places, items) for f in found)
     return Report(
         arrays,
-        unique(finding(f, places, items) for f in found),
+        [f for f in seen if f.kind not in HARMLESS],
+        [f for f in seen if f.kind in HARMLESS],
         {name: Traffic(*map(int, numbers)) for kind, name, *numbers in memory if kind != "2"},
         {name: int(size) for kind, name, size, *_ in memory if kind == "2"},
     )
@@ -347,17 +354,19 @@ def finding(fields: list[str], places: dict[int, tuple[str, int]], items: dict[s
     where = f"{name}[{int(offset) // items[name]}]" if name in items else f"byte {offset} of {name}"
     who = f"thread {thread} of threadgroup {group}"
     pair = None
-    if kind == "race":
+    if kind in ("race", "same value written twice"):
         verb, verb2, group2 = more
         past = {"read": "reads", "write": "writes", "update": "updates"}
         whose = "" if int(group2) == group else f" of threadgroup {group2}"
-        words = f"{who} {past[verb]} {where}, which thread {thread2}{whose} {past[verb2]} at {other} with no barrier between"
+        words = f"{who} {past[verb]} {where}, which thread {thread2}{whose} {past[verb2]} at {other} with no barrier for it between"
         pair = other
     elif kind == "out of bounds":
         words = f"{who} ends in a fault"
         if more[0]:
             size = int(more[2]) // items.get(name, 1)
             words = f"{who} {more[0]}s {where}; {name} has {size} {'elements' if name in items else 'bytes'}"
+            if not -FAR < int(offset) < int(more[2]) + FAR:
+                words = f"{who} {more[0]}s at an address that belongs to no buffer"
     elif kind in ("barrier divergence", "divergent collective"):
         does = f"waits at {more[1]}, {other}" if more[1] else "has ended"
         words = f"{who} waits at {more[0]}, but thread {thread2} {does}"

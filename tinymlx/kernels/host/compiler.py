@@ -29,8 +29,10 @@ COMMON = ["-std=c++20", "-w", "-Wno-attributes", "-fno-exceptions", "-fno-rtti",
 COMMON += ["-ffp-contract=off", "-fno-math-errno"]
 FAST = ["-O2", "-fPIC", "-shared"]
 # -O1: a line for every access, and none merged; a loop that leaves its array must not be assumed away.
-CHECK = ["-O1", "-g1", "-fno-pie", "-DHOST_CHECK", "-fno-omit-frame-pointer"]
-HOOKS = ["-fsanitize=thread", "-fsanitize=shift-exponent,integer-divide-by-zero,alignment"]  # answered by shadow.cpp
+# -gdwarf-4: addr2line of binutils 2.40 takes a kernel in the first file of a DWARF 5 table for kernel.cpp
+CHECK = ["-O1", "-g1", "-gdwarf-4", "-fno-pie", "-DHOST_CHECK", "-fno-omit-frame-pointer"]
+# Answered by shadow.cpp; a large frame touches every page of the stack, so that it cannot jump over the guard.
+HOOKS = ["-fstack-clash-protection", "-fsanitize=thread", "-fsanitize=shift-exponent,integer-divide-by-zero,alignment"]
 GCC_CHECK = [*HOOKS, "-fno-aggressive-loop-optimizations"]
 CLANG_CHECK = [*HOOKS, "-mllvm", "-tsan-instrument-read-before-write=1"]  # else the read in `o[i] += x` is lost
 
@@ -193,6 +195,7 @@ def first_error(output: str) -> CompileError:
         return CompileError(f"the compiler failed: {lines[-1] if lines else 'no message'}; report this kernel")
     index, found = errors[0]
     file, line = found[1], int(found[2])
+    assert not file.endswith(".cpp"), output  # runtime.cpp and shadow.cpp must compile
     if is_ours(file):  # the chain of instantiations before it, or the callers after it, lead to the kernel
         for other in [*lines[:index][::-1], *lines[index + 1 :]]:
             place = re.match(r"(?:In file included from )?([^:\s][^:]*):(\d+):(?:\d+:)?", other)

@@ -252,7 +252,7 @@ struct storage<T, 2> {
 template <class T>
 struct storage<T, 3> {
   union {
-    T data[3];
+    T data[4];
     struct { T x, y, z; };
     struct { T r, g, b; };
   };
@@ -276,8 +276,17 @@ struct SwizzleRef {  // the left side of v.xy = ...
   }
 };
 
+// When a kernel runs on MLX's own arrays, vectors are aligned to 8 at most: that is what MLX's allocator on a CPU gives, where Metal
+// gives whole pages. A check has buffers of its own and the true alignment.
+#ifdef HOST_CHECK
+constexpr size_t most_alignment = 64;
+#else
+constexpr size_t most_alignment = 8;
+#endif
+constexpr size_t alignment(size_t bytes) { return bytes < most_alignment ? bytes : most_alignment; }
+
 template <class T, int N>
-struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : storage<T, N> {
+struct alignas(alignment(sizeof(T) * (N == 3 ? 4 : N))) vec : storage<T, N> {
   using storage<T, N>::data;
   vec() = default;
   template <class U>
@@ -352,10 +361,17 @@ HOST_BINARY(>=, bool) HOST_BINARY(&&, bool) HOST_BINARY(||, bool)
 HOST_UNARY(-, T) HOST_UNARY(~, T) HOST_UNARY(!, bool)
 #undef HOST_UNARY
 
-// Packed vectors: the same components, aligned as one of them
+// Packed vectors: the same components and no more
+template <class T>
+struct triple {
+  union {
+    T data[3];
+    struct { T x, y, z; };
+  };
+};
 template <class T, int N>
-struct packed_vec : storage<T, N> {
-  using storage<T, N>::data;
+struct packed_vec : conditional_t<N == 3, triple<T>, storage<T, N>> {
+  using conditional_t<N == 3, triple<T>, storage<T, N>>::data;
   packed_vec() = default;
   constexpr packed_vec(const vec<T, N>& v) {
     for (int i = 0; i < N; i++) data[i] = v[i];

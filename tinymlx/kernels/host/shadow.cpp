@@ -71,15 +71,6 @@ void finding(const char* kind, int thread, unsigned pc, Site site, int thread2, 
   __builtin_unreachable();
 }
 
-void diverged(bool at_barrier, int thread, int other) {
-  const Thread &a = threads[thread], &b = threads[other];
-  char words[256];
-  snprintf(words, sizeof words, "%s\t%s", a.name, b.state == done ? "" : b.name);
-  finding(at_barrier ? "barrier divergence" : "divergent collective", thread, 0, a.site, other, 0,
-          b.state == done ? Site{nullptr, 0} : b.site, "", 0, words);
-  strcpy(message, "diverged");
-}
-
 Region* find(uintptr_t address) {
   const Region& last = regions[last_region];
   if (address >= last.begin && address < last.end) return &regions[last_region];
@@ -114,6 +105,42 @@ bool ordered(const Stamp& s, int space) {
          (s.thread / 32 == now / 32 && s.simd_epoch < simd_epochs[now / 32][space]);
 }
 
+// Two unordered writes of one value are no harm (MLX's qmv lets two simdgroups do the same rows): a write that clashes with a write is
+// judged by the next event, when it has happened.
+struct Pending {
+  bool waits;
+  uintptr_t address;
+  int bytes, thread;
+  unsigned group, pc;
+  Stamp other;
+  const Region* region;
+  long offset;
+  unsigned char before[64];
+} pending;
+
+void settle() {
+  if (!pending.waits) return;
+  pending.waits = false;
+  bool same = !memcmp((void*)pending.address, pending.before, pending.bytes);
+  char more[96];
+  snprintf(more, sizeof more, "write\twrite\t%u", pending.other.group - 1);
+  unsigned group = group_now;
+  group_now = pending.group;
+  finding(same ? "same value written twice" : "race", pending.thread, pending.pc, {}, pending.other.thread, pending.other.pc, {},
+          pending.region->name, pending.offset, more);
+  group_now = group;
+}
+
+void diverged(bool at_barrier, int thread, int other) {
+  settle();
+  const Thread &a = threads[thread], &b = threads[other];
+  char words[256];
+  snprintf(words, sizeof words, "%s\t%s", a.name, b.state == done ? "" : b.name);
+  finding(at_barrier ? "barrier divergence" : "divergent collective", thread, 0, a.site, other, 0,
+          b.state == done ? Site{nullptr, 0} : b.site, "", 0, words);
+  strcpy(message, "diverged");
+}
+
 void race(const Region& r, const Stamp& s, const char* words, unsigned pc, long offset) {
   char more[96];
   snprintf(more, sizeof more, "%s\t%u", words, s.group - 1);
@@ -122,6 +149,7 @@ void race(const Region& r, const Stamp& s, const char* words, unsigned pc, long 
 
 void touch(uintptr_t address, int bytes, bool reads, bool writes, bool atomic, unsigned pc) {
   if (address - (uintptr_t)stack_memory < max_threads * stack_bytes + slots_bytes) return;  // private to a thread, or the runtime's
+  settle();
   pc_now = pc;
   Region* r = find(address);
   if (!r || address + bytes > r->end) return out_of_bounds(address, bytes, writes, pc);
@@ -145,7 +173,12 @@ void touch(uintptr_t address, int bytes, bool reads, bool writes, bool atomic, u
     if (fresh) c.write.group = 0;
     if (space && c.read.group != mine.group) c.read.group = c.other.group = 0;
     bool clash = c.write.group && !(atomic && c.write.atomic) && !ordered(c.write, space);
-    if (clash) race(*r, c.write, writes ? reads ? "update\twrite" : "write\twrite" : "read\twrite", pc, offset + i);
+    if (clash && writes && !atomic && !c.write.atomic && !pending.waits) {
+      pending = {true, address, smaller(bytes, 64), now, group_now, pc, c.write, r, offset + i, {}};
+      memcpy(pending.before, (void*)address, pending.bytes);
+    } else if (clash && !pending.waits) {
+      race(*r, c.write, writes ? reads ? "update\twrite" : "write\twrite" : "read\twrite", pc, offset + i);
+    }
     if (reads && !c.write.group && !r->initialised)
       finding(space ? "uninitialised threadgroup memory" : "uninitialised output", now, pc, {}, -1, 0, {}, r->name, offset + i, "");
     if (writes) {
@@ -204,6 +237,7 @@ void watch(double seconds) {
 }
 
 void write_report() {
+  settle();
   for (int i = 0; i < region_count; i++) {
     const Region& r = regions[i];
     fprintf(report, "memory\t%d\t%s\t%ld\t%llu\t%llu\t%llu\n", r.kind, r.name, long(r.end - r.begin), (unsigned long long)r.read,
@@ -213,6 +247,7 @@ void write_report() {
 }
 
 void check_written() {
+  settle();
   for (int i = 0; i < first_scratch; i++) {
     Region& r = regions[i];
     if (r.kind != output || r.initialised) continue;
