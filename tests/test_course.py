@@ -82,6 +82,7 @@ def test_signatures_are_the_products(number):
     assert [task.number for task in day.tasks] == list(range(1, len(day.tasks) + 1))
 
 
+@pytest.mark.full
 @DAILY
 def test_the_untouched_exercise_passes_nothing_and_says_what_is_missing(number, outcomes):
     day = DAYS[number]
@@ -92,6 +93,7 @@ def test_the_untouched_exercise_passes_nothing_and_says_what_is_missing(number, 
         assert record["what"].startswith(f"{number} task {record['task']}: "), record
 
 
+@pytest.mark.full  # `pytest weeks` is in the short run
 @DAILY
 def test_the_reference_passes_everything(number, outcomes):
     records = [r for r in outcomes if r["subject"] == "reference"]
@@ -100,6 +102,7 @@ def test_the_reference_passes_everything(number, outcomes):
     assert all(r["about"] for r in records), "a test without a docstring tells nobody why it fails"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number, file", WRONG)
 def test_a_wrong_answer_is_caught_by_the_test_it_names(number, file, outcomes):
     day, text = DAYS[number], ast.get_docstring(ast.parse(file.read_text()))
