@@ -31,7 +31,7 @@ math[display=block] { margin: 1rem 0; } math { font-size: 1.08em; }
 @media (max-width: 60rem) { nav { position: static; width: auto; border: 0; } main { margin: 0; padding: 1rem; } }
 @media print { nav, .turn { display: none; } main { margin: 0; max-width: none; } }
 """
-_HEADING = re.compile(r"<h2>(.*?)</h2>")
+_HEADING = re.compile(r"<h([23])>(.*?)</h\1>")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _LINK = re.compile(r'<a href="(?!https?:|#)([^"#]*)(#[^"]*)?">(.*?)</a>')
 
@@ -82,9 +82,11 @@ def _write(file: Path, body: str, days: list[Day], current: Day | None) -> None:
     sections = []
 
     def anchored(match: re.Match) -> str:
-        anchor = re.sub(r"[^\w]+", "-", match[1].lower()).strip("-")
-        sections.append((anchor, match[1]))
-        return f'<h2 id="{anchor}">{match[1]}</h2>'
+        level, text = match.groups()
+        anchor = re.sub(r"[^\w]+", "-", re.sub(r"<.*?>", "", text).lower()).strip("-")
+        if level == "2":
+            sections.append((anchor, text))
+        return f'<h{level} id="{anchor}">{text}</h{level}>'
 
     def link(match: re.Match) -> str:
         """To another chapter, or to what is no page (the licence, the product's code): then the text alone."""
