@@ -127,7 +127,6 @@ def test_a_crash_is_a_finding():
     kernel = one_line_kernel("uint i = thread_position_in_grid.x;\n" + deep)
     report = kernel.check(**launch(np.zeros(32, np.float32)))
     assert [f.kind for f in report.findings] == ["stack overflow"]
-    assert report.findings[0].place.line == 2
 
 
 def test_a_division_by_zero_is_a_finding():

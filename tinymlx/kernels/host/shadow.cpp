@@ -214,8 +214,8 @@ void on_signal(int signal, siginfo_t* info, void* context) {
 #else
   uintptr_t pc = ((ucontext_t*)context)->uc_mcontext.pc;
 #endif
-  // A division is where it happened; elsewhere the last access to memory has a line of the kernel more surely.
-  bool exact = signal == SIGFPE || !pc_now;
+  // A fault is where it happened; for a hang the last access to memory has a line of the kernel more surely.
+  bool exact = signal != SIGVTALRM || !pc_now;
   finding(kind_of(signal, info), now, exact ? unsigned(pc) + 1 : pc_now, {}, -1, 0, {}, "", 0, "");
   write_report();
   _exit(0);
