@@ -23,7 +23,7 @@ import mlx.core as mx
 import numpy as np
 
 from tinymlx.errors import UserError
-from tinymlx.kernels.host import compiler, compose
+from tinymlx.kernels.host import compiler, compose, strict
 
 MAX_THREADS = 1024
 FAR = 1 << 16  # bytes from a buffer; past that, nothing says that it was meant
@@ -198,6 +198,11 @@ class Kernel:
         )
         report.findings += wrong_values(self, report.outputs, expected, tolerance)
         return report
+
+    def strict(self, **launch) -> list[Finding]:
+        """What Metal forbids and a CPU's compiler takes: at most one finding, of kind "not Metal". Raises UserError without clang."""
+        error = strict.check(self.composed(**launch))
+        return [Finding("not Metal", Place(error.file, error.line), error.reason)] if error else []
 
     def _buffers(self, inputs: list[mx.array], outputs: list[mx.array]) -> dict[str, mx.array | np.ndarray]:
         """By the name of the parameter: the arrays, and the shapes, strides and numbers of dimensions of the inputs."""

@@ -124,20 +124,21 @@ struct simdgroup_matrix {
   explicit simdgroup_matrix(T);
   thread vec<T, 2>& thread_elements();
 };
+// Taken by reference: a copy needs the generic address space, which this pass does without.
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
 template <class T, int R, int C> simdgroup_matrix<T, R, C> make_filled_simdgroup_matrix(T);
 template <class T, int R, int C> simdgroup_matrix<T, R, C> make_diagonal_simdgroup_matrix(T);
 #define IN_SPACE(space)                                                                                                        \
   template <class T> void simdgroup_load(thread simdgroup_matrix<T, 8, 8>&, const space T*, ulong = 8, ulong2 = 0, bool = false); \
-  template <class T> void simdgroup_store(simdgroup_matrix<T, 8, 8>, space T*, ulong = 8, ulong2 = 0, bool = false);
+  template <class T> void simdgroup_store(thread const simdgroup_matrix<T, 8, 8>&, space T*, ulong = 8, ulong2 = 0, bool = false);
 IN_SPACE(device)
 IN_SPACE(threadgroup)
 template <class D, class A, class B, class C>
-void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8>&, simdgroup_matrix<A, 8, 8>, simdgroup_matrix<B, 8, 8>,
-                                   simdgroup_matrix<C, 8, 8>);
+void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8>&, thread const simdgroup_matrix<A, 8, 8>&, thread const simdgroup_matrix<B, 8, 8>&,
+                                   thread const simdgroup_matrix<C, 8, 8>&);
 template <class D, class A, class B>
-void simdgroup_multiply(thread simdgroup_matrix<D, 8, 8>&, simdgroup_matrix<A, 8, 8>, simdgroup_matrix<B, 8, 8>);
+void simdgroup_multiply(thread simdgroup_matrix<D, 8, 8>&, thread const simdgroup_matrix<A, 8, 8>&, thread const simdgroup_matrix<B, 8, 8>&);
 
 enum memory_order { memory_order_relaxed };
 template <class T>

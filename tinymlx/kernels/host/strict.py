@@ -54,7 +54,9 @@ def translate(composed: compose.Composed) -> str:
     """The composed text as C++ for OpenCL: no template around the kernel, no references among its parameters."""
     text = re.sub(r'#include\s*[<"][^>"]*[>"]', "", composed.text)
     name, _, values = composed.function.partition("<")
-    head = re.compile(r"(?:template\s*<([^<>]*)>\s*)?(?:\[\[\s*kernel\b.*?\]\]|\bkernel)\s+void\s+(\w+)\s*\(", re.DOTALL)
+    head = re.compile(
+        r"(?:template\s*<([^<>]*)>\s*)?(?:\[\[\s*kernel\b.*?\]\]|\bkernel)\s+void\s+(\w+)\s*\(", re.DOTALL
+    )
     for found in reversed(list(head.finditer(text))):
         if found[2] != name:
             continue
@@ -129,7 +131,9 @@ def recursion(text: str) -> compiler.CompileError | None:
     defined = functions(text)
     names = [name for name, *_ in defined]
     calls = {
-        name: {other for other in re.findall(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*\(", text[end:last]) if names.count(other) == 1}
+        name: {
+            other for other in re.findall(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*\(", text[end:last]) if names.count(other) == 1
+        }
         for name, _, end, last in defined
         if names.count(name) == 1
     }
@@ -152,9 +156,15 @@ def bare_pointer(text: str) -> compiler.CompileError | None:
     kind = rf"(?:{TYPES}[234]?|{'|'.join(sorted(types)) or 'T'})"
     for found in re.finditer(rf"([\w>\]]*)\s*(?<![\w:<])((?:const\s+)?{kind})\s*[*&]+\s*(\w+)\s*[=;,)\[]", text):
         before = text[: found.start(2)].rstrip()
-        if re.search(rf"\b(?:{'|'.join(ADDRESS_SPACES)}|return)(?:\s+const)?$", before) or re.search(r"[\w)\]]$", before) and not re.search(r"\bconst$", before):
+        if (
+            re.search(rf"\b(?:{'|'.join(ADDRESS_SPACES)}|return)(?:\s+const)?$", before)
+            or re.search(r"[\w)\]]$", before)
+            and not re.search(r"\bconst$", before)
+        ):
             continue
         if not re.search(r"[;{}(,]$|^$|\bconst$|\*/$|\"$", before):
             continue
-        return located(text, found.start(2), f"{found[3]} needs an address space: device, constant, threadgroup or thread")
+        return located(
+            text, found.start(2), f"{found[3]} needs an address space: device, constant, threadgroup or thread"
+        )
     return None
