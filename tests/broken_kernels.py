@@ -11,7 +11,7 @@ BARRIERS, COLLECTIVE, UNWRITTEN, VALUE = "barrier divergence", "divergent collec
 
 @dataclass(frozen=True)
 class Broken:
-    """`old` becomes `new` at its `nth` occurrence. The finding of `kind` must name the line that holds `at` after the edit."""
+    """`old` becomes `new` at its `nth` occurrence. The finding must name the line that holds `at` after the edit."""
 
     case: str
     old: str

@@ -113,7 +113,8 @@ histogram(x, y, n, thread_position_in_grid.x, thread_position_in_threadgroup.x, 
 def transpose(dtype=mx.float32, rows=50, columns=70) -> Case:
     x = mx.array(draw(rows, columns)).astype(dtype)
     source = """threadgroup T block[32][33];
-transpose(x, y, uint(x_shape[0]), uint(x_shape[1]), threadgroup_position_in_grid.xy, thread_position_in_threadgroup.xy, block);"""
+transpose(x, y, uint(x_shape[0]), uint(x_shape[1]), threadgroup_position_in_grid.xy, thread_position_in_threadgroup.xy,
+          block);"""
     grid = (32 * -(-columns // 32), 8 * -(-rows // 32), 1)
     return case("transpose", source, {"x": x}, x.T, grid, (32, 8, 1), 0, [("T", dtype)], dtype)
 
@@ -122,7 +123,8 @@ def w4_dot(dtype=mx.float32, N=5, K=512) -> Case:
     weight, scales, biases = mx.quantize(mx.array(draw(N, K)) / K**0.5, group_size=32, bits=4)
     scales, biases, x = (v.astype(dtype) for v in (scales, biases, mx.array(draw(K, seed=1))))
     dense = mx.dequantize(weight, *(v.astype(mx.float32) for v in (scales, biases)), group_size=32, bits=4)
-    source = """w4_dot(w, scales, biases, x, y, uint(x_shape[0]), threadgroup_position_in_grid.x, thread_index_in_simdgroup);"""
+    source = """w4_dot(w, scales, biases, x, y, uint(x_shape[0]), threadgroup_position_in_grid.x,
+       thread_index_in_simdgroup);"""
     inputs = {"w": weight, "scales": scales, "biases": biases, "x": x}
     want = dense @ x.astype(mx.float32)
     return case("w4_dot", source, inputs, want, (32 * N, 1, 1), (32, 1, 1), ROUNDING[dtype], [("T", dtype)], dtype)

@@ -1,4 +1,4 @@
-"""MLX's own kernels, as text in its wheel, through the host checker: right beside MLX on this CPU, and no false alarm."""
+"""MLX's own kernels, as text in its wheel, through the host checker: right beside MLX, and no false alarm."""
 
 import re
 import struct
@@ -163,7 +163,8 @@ def test_qmv(dtype, kernel, N, K, group_size, bits):
     if K % group_size:
         K = 128
     inputs, want = packed(2, N, K, dtype, group_size, bits)
-    call = f"{kernel}<T, {group_size}, {bits}, false>(w, scales, biases, x, out, K, N, {NO_BATCH}, group, simdgroup, lane);"
+    call = f"""{kernel}<T, {group_size}, {bits}, false>(w, scales, biases, x, out, K, N, {NO_BATCH},
+    group, simdgroup, lane);"""
     inputs |= {"K": scalar(K), "N": scalar(N)}
     groups = (2, (N + 7) // 8, 1)
     report = agrees(kernel, header(*QUANTIZED), call, inputs, want, groups=groups, threads=(32, 2, 1), dtype=dtype)
@@ -177,7 +178,8 @@ def test_qmv(dtype, kernel, N, K, group_size, bits):
 def test_qmm_t(dtype, M, N, K):
     inputs, want = packed(M, N, K, dtype, 32, 4)
     aligned = str(N % 32 == 0).lower()
-    call = f"affine_qmm_t<T, 32, 4, {aligned}, false>(w, scales, biases, x, out, K, N, M, {NO_BATCH}, group, index, simdgroup, lane);"
+    call = f"""affine_qmm_t<T, 32, 4, {aligned}, false>(w, scales, biases, x, out, K, N, M, {NO_BATCH},
+    group, index, simdgroup, lane);"""
     inputs |= {"K": scalar(K), "N": scalar(N), "M": scalar(M)}
     groups = ((N + 31) // 32, (M + 31) // 32, 1)
     agrees("qmm_t", header(*QUANTIZED), call, inputs, want, groups=groups, threads=(32, 2, 2), dtype=dtype)
@@ -196,7 +198,8 @@ def attention(B, H, G, L, S, D, dtype, causal):
 def test_sdpa_vector(dtype, causal, L, S, D):
     H, G = 4, 2
     inputs, want = attention(1, H, G, L, S, D, dtype, causal)
-    call = f"""sdpa_vector<T, {D}>(q, k, v, out, {H // G}, {S}, size_t({S * D}), size_t({D}), size_t({S * D}), size_t({D}),
+    call = f"""sdpa_vector<T, {D}>(q, k, v, out, {H // G}, {S}, size_t({S * D}), size_t({D}),
+    size_t({S * D}), size_t({D}),
     {D**-0.5}f, nullptr, nullptr, 0, 0, 0, nullptr, 0, group, groups, simdgroup, lane);"""
     head = header("sdpa_vector.h", do_causal=causal)
     agrees("sdpa_vector", head, call, inputs, want, groups=(H, L, 1), threads=(1024, 1, 1), dtype=dtype)
@@ -248,8 +251,8 @@ def test_gemv(N, K):
     w, x = draw(N, K, seed=1), draw(K, seed=2)
     inputs = {"w": w, "x": x, "K": scalar(K), "N": scalar(N)}
     assert "void gemv(" in text("gemv.h")
-    call = """gemv<T, 4, 1, 1, 32, 4, 4, false, false>(w, x, nullptr, out, K, N, K, 0.0f, 0.0f, 1, nullptr, strides, strides,
-    strides, 1, group, thread_at, simdgroup, lane);"""
+    call = """gemv<T, 4, 1, 1, 32, 4, 4, false, false>(w, x, nullptr, out, K, N, K, 0.0f, 0.0f, 1, nullptr, strides,
+    strides, strides, 1, group, thread_at, simdgroup, lane);"""
     inputs["strides"] = mx.zeros(8, mx.int64)
     agrees(
         "gemv", header("gemv.h"), call, inputs, w @ x, groups=(-(-N // 16), 1, 1), threads=(32, 1, 4), dtype=mx.float32

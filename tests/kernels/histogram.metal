@@ -1,5 +1,6 @@
 // histogram: counts of 16 bins, first in threadgroup memory, then added to the whole.
-void histogram(const device int* x, device atomic<uint>* counts, uint n, uint i, uint t, uint threads, threadgroup atomic<uint>* mine) {
+void histogram(const device int* x, device atomic<uint>* counts, uint n, uint i, uint t, uint threads,
+               threadgroup atomic<uint>* mine) {
   for (uint bin = t; bin < 16; bin += threads) {
     atomic_store_explicit(&mine[bin], 0u, memory_order_relaxed);
   }

@@ -1,8 +1,11 @@
 // product: c = a b by 8x8 matrices; two simdgroups share a tile of 16 columns of b, each has 8 rows of a.
 template <typename T>
-void product(const device T* a, const device T* b, device float* c, uint M, uint N, uint K, uint2 tile, uint t, uint simdgroup,
-             threadgroup T* left, threadgroup T* right) {
-  simdgroup_matrix<float, 8, 8> sum[2] = {make_filled_simdgroup_matrix<float, 8, 8>(0.0f), make_filled_simdgroup_matrix<float, 8, 8>(0.0f)};
+void product(const device T* a, const device T* b, device float* c, uint M, uint N, uint K, uint2 tile, uint t,
+             uint simdgroup, threadgroup T* left, threadgroup T* right) {
+  simdgroup_matrix<float, 8, 8> sum[2];
+  for (uint j = 0; j < 2; j++) {
+    sum[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  }
   for (uint k = 0; k < K; k += 8) {
     for (uint i = t; i < 16 * 8; i += 64) {
       uint row = 16 * tile.y + i / 8, column = k + i % 8;

@@ -1,4 +1,4 @@
-// reverse: each run of 32 values turned round, once through a simdgroup's scratch and once by a shuffle; both must agree.
+// reverse: each run of 32 values turned round, by a simdgroup's scratch and by a shuffle; both must agree.
 void reverse(const device float* x, device float* y, uint i, uint lane, uint simdgroup, threadgroup float* scratch) {
   float value = x[i];
   threadgroup float* mine = scratch + 32 * simdgroup;

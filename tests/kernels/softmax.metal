@@ -1,6 +1,7 @@
 // softmax: one row a threadgroup; maximum and sum by simdgroups, then over simdgroups.
 template <typename T, int SIMDGROUPS>
-void softmax_row(const device T* x, device T* y, uint n, uint row, uint t, uint lane, uint simdgroup, threadgroup float* part) {
+void softmax_row(const device T* x, device T* y, uint n, uint row, uint t, uint lane, uint simdgroup,
+                 threadgroup float* part) {
   x += row * n;
   y += row * n;
   float top = -INFINITY;

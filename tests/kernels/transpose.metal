@@ -1,6 +1,7 @@
 // transpose: 32x32 tiles through threadgroup memory, one column wider than a tile.
 template <typename T>
-void transpose(const device T* x, device T* y, uint rows, uint columns, uint2 tile, uint2 t, threadgroup T (*block)[33]) {
+void transpose(const device T* x, device T* y, uint rows, uint columns, uint2 tile, uint2 t,
+               threadgroup T (*block)[33]) {
   for (uint j = t.y; j < 32; j += 8) {
     uint row = 32 * tile.y + j, column = 32 * tile.x + t.x;
     if (row < rows && column < columns) {

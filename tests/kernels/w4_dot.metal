@@ -1,7 +1,7 @@
 // w4_dot: y = W x, eight 4-bit weights a word, a scale and a bias for every 32; one simdgroup a row.
 template <typename T>
-void w4_dot(const device uint* w, const device T* scales, const device T* biases, const device T* x, device T* y, uint K, uint row,
-            uint lane) {
+void w4_dot(const device uint* w, const device T* scales, const device T* biases, const device T* x, device T* y,
+            uint K, uint row, uint lane) {
   float sum = 0;
   for (uint word = lane; word < K / 8; word += 32) {
     uint packed = w[row * (K / 8) + word];

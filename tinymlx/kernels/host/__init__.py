@@ -3,7 +3,7 @@
 A kernel is native code once compiled here: check only files that you trust.
 """
 
-from tinymlx.kernels.host.checker import Finding, Kernel, Place, Report, Traffic
+from tinymlx.kernels.host.checker import KINDS, Finding, Kernel, Place, Report, Traffic, check_text, run_text
 from tinymlx.kernels.host.compiler import CompileError
 
-__all__ = ["CompileError", "Finding", "Kernel", "Place", "Report", "Traffic"]
+__all__ = ["KINDS", "CompileError", "Finding", "Kernel", "Place", "Report", "Traffic", "check_text", "run_text"]

@@ -4,9 +4,12 @@
     (y,) = kernel(inputs=[x], grid=(n, 1, 1), threadgroup=(256, 1, 1), output_shapes=[(n,)], output_dtypes=[mx.float32])
     report = kernel.check(inputs=[x], ...)     # the same arguments; report.findings is empty for a sound kernel
 
-A call runs in this process, one schedule, nothing watched. A check runs in a process of its own with a time limit, so that a kernel that
-crashes or never ends is a finding. It cannot show Apple's occupancy, fused multiply-add, denormals, order of reduction, errors of the
-language version, or the order of threadgroups.
+A call runs in this process, one schedule, nothing watched. A check runs in a process of its own with a time limit, so
+that a kernel that crashes or never ends is a finding. It cannot show Apple's register pressure and occupancy, fused
+multiply-add, denormals, order of reduction, errors of the language version, or the order of threadgroups. It is
+stricter than Metal in one thing: all lanes of a simdgroup must come to a collective, ended ones too.
+
+`run_text` and `check_text` do the same with the whole text of a kernel, signature and all, as a `.metal` file holds it.
 """
 
 import ctypes
@@ -28,6 +31,12 @@ from tinymlx.kernels.host import compiler, compose, strict
 MAX_THREADS = 1024
 FAR = 1 << 16  # bytes from a buffer; past that, nothing says that it was meant
 HARMLESS = {"same value written twice"}
+KINDS = (
+    *("race", "out of bounds", "uninitialised threadgroup memory", "uninitialised output", "unwritten output"),
+    *("write to an input", "barrier divergence", "divergent collective", "missing lane", "over 32 KB", "hang"),
+    *("stack overflow", "division by zero", "shift by the width of the type or more", "misaligned pointer"),
+    *("wrong value", "compile error", "not Metal", "crash"),
+)
 SCHEDULES = 4  # forwards, backwards, and random ones
 _running = threading.Lock()  # threadgroup memory is one for the process
 
@@ -46,7 +55,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong. `kind` is one of the words of `KINDS`; `other` is the second thread of a race or divergence."""
+    """One thing that is wrong. `kind` is one of `KINDS`; `other` is the second thread of a race or divergence."""
 
     kind: str
     place: Place
@@ -119,7 +128,10 @@ class Kernel:
         self._loaded: dict[compose.Composed, ctypes.c_void_p] = {}
 
     def composed(self, *, inputs, output_shapes, output_dtypes, template=None, **launch) -> compose.Composed:
-        """The kernel as MLX writes it for these arguments. Traced once for each combination of types and small sizes."""
+        """The kernel as MLX writes it for these arguments. Traced once for each combination of types and small sizes.
+
+        Raises UserError when the inputs do not fit the names.
+        """
         arrays = [as_array(x) for x in inputs]
         if len(arrays) != len(self.input_names):
             raise UserError(
@@ -145,7 +157,10 @@ class Kernel:
         return self._composed[key]
 
     def __call__(self, *, inputs, grid, threadgroup, output_shapes, output_dtypes, template=None, init_value=None, **_):
-        """Runs the kernel here and now. -> the outputs. Raises UserError when it does not compile or its threads diverge."""
+        """Runs the kernel here and now. -> the outputs.
+
+        Raises CompileError when it does not compile, UserError when its threads diverge or the arguments do not fit.
+        """
         check_launch(self.name, grid, threadgroup)
         inputs = [as_array(x) for x in inputs]
         composed = self.composed(
@@ -153,8 +168,7 @@ class Kernel:
         )
         outputs = [mx.full(s, init_value or 0, d) for s, d in zip(output_shapes, output_dtypes)]
         mx.eval(inputs, outputs)
-        arrays = self._buffers(inputs, outputs)
-        run(composed, {name: view(a) for name, a in arrays.items()}, grid, threadgroup, self._loaded)
+        run(composed, self._buffers(composed, inputs, outputs), grid, threadgroup, self._loaded)
         return outputs
 
     def check(
@@ -174,8 +188,9 @@ class Kernel:
         using: compiler.Compiler | None = None,
         **_,
     ) -> Report:
-        """Runs the kernel watched. expected: what the outputs must equal, to `tolerance` relative to their largest magnitude.
+        """Runs the kernel watched.
 
+        expected: what the outputs must equal, to `tolerance` relative to their largest magnitude.
         seconds: of computing time a schedule, after which the kernel counts as hanging.
         """
         check_launch(self.name, grid, threadgroup)
@@ -187,7 +202,7 @@ class Kernel:
         mx.eval(inputs, outputs)
         report = check(
             composed,
-            self._buffers(inputs, outputs),
+            self._buffers(composed, inputs, outputs),
             set(self.output_names),
             grid,
             threadgroup,
@@ -200,20 +215,58 @@ class Kernel:
         return report
 
     def strict(self, **launch) -> list[Finding]:
-        """What Metal forbids and a CPU's compiler takes: at most one finding, of kind "not Metal". Raises UserError without clang."""
+        """What Metal forbids and a CPU's compiler takes: at most one finding, of kind "not Metal".
+
+        Raises UserError without clang.
+        """
         error = strict.check(self.composed(**launch))
         return [Finding("not Metal", Place(error.file, error.line), error.reason)] if error else []
 
-    def _buffers(self, inputs: list[mx.array], outputs: list[mx.array]) -> dict[str, mx.array | np.ndarray]:
-        """By the name of the parameter: the arrays, and the shapes, strides and numbers of dimensions of the inputs."""
-        named = dict(zip(self.input_names, inputs))
-        extra = {}
-        for name, a in named.items():
-            strides = [int(np.prod(a.shape[i + 1 :], dtype=np.int64)) for i in range(a.ndim)]
-            extra[f"{name}_shape"] = np.array(a.shape or (1,), np.int32)
-            extra[f"{name}_strides"] = np.array(strides or (1,), np.int64)
-            extra[f"{name}_ndim"] = np.array(a.ndim, np.int32)
-        return {**extra, **named, **dict(zip(self.output_names, outputs))}
+    def _buffers(self, composed, inputs: list[mx.array], outputs: list[mx.array]) -> dict[str, mx.array | np.ndarray]:
+        """By the name of the parameter: the arrays, and what the kernel asks of shapes, strides and dimensions."""
+        named = dict(zip(self.input_names, inputs)) | dict(zip(self.output_names, outputs))
+        return {p.name: named[p.name] if p.name in named else shape_of(named, p.name) for p in composed.buffers}
+
+
+def shape_of(arrays: dict[str, mx.array], name: str) -> np.ndarray:
+    """'x_shape', 'x_strides' or 'x_ndim' of the row-contiguous array x."""
+    base, _, what = name.rpartition("_")
+    shape = arrays[base].shape
+    if what == "ndim":
+        return np.array(len(shape), np.int32)
+    if what == "shape":
+        return np.array(shape or (1,), np.int32)
+    return np.array([int(np.prod(shape[i + 1 :], dtype=np.int64)) for i in range(len(shape))] or [1], np.int64)
+
+
+def whole_text(text: str, function: str | None, inputs: dict, outputs: dict, file: str):
+    """(kernel, buffers) of a whole text: what `run_text` and `check_text` share."""
+    composed = compose.parse(f'#line 1 "{file}"\n{text}', function)
+    made = {name: mx.zeros(shape, dtype) for name, (shape, dtype) in outputs.items()}
+    buffers = {name: as_array(x) for name, x in inputs.items()} | made
+    missing = [p.name for p in composed.buffers if p.name not in buffers]
+    if missing:
+        raise UserError(f"{file}: no array for the parameter {missing[0]}; pass it among inputs or outputs")
+    mx.eval(list(buffers.values()))
+    return composed, buffers
+
+
+def run_text(text, function=None, *, inputs, outputs, grid, threadgroup, file="kernel.metal") -> list[mx.array]:
+    """Runs the kernel `function` ('softmax' or 'softmax<float, 4>', by default the only one) of a whole text.
+
+    inputs: name of the parameter -> array. outputs: name -> (shape, dtype). -> the outputs, in that order.
+    """
+    check_launch(file, grid, threadgroup)
+    composed, buffers = whole_text(text, function, inputs, outputs, file)
+    run(composed, buffers, grid, threadgroup, {})
+    return [buffers[name] for name in outputs]
+
+
+def check_text(text, function=None, *, inputs, outputs, grid, threadgroup, file="kernel.metal", **options) -> Report:
+    """The same, watched. Options as of `check`; outputs stand in the order of the signature."""
+    check_launch(file, grid, threadgroup)
+    composed, buffers = whole_text(text, function, inputs, outputs, file)
+    return check(composed, buffers, set(outputs), grid, threadgroup, **options)
 
 
 def check_launch(name: str, grid, threadgroup) -> None:
@@ -233,21 +286,26 @@ def view(a: mx.array | np.ndarray) -> np.ndarray:
     return np.frombuffer(memoryview(a), np.uint8) if a.size else np.zeros(16, np.uint8)
 
 
-def run(
-    composed: compose.Composed, buffers: dict[str, np.ndarray], grid, threadgroup, loaded: dict, schedule: int = 0
-) -> None:
-    """Calls the compiled kernel on memory. Raises UserError with what the runtime says when threads diverge."""
+def run(composed: compose.Composed, buffers: dict, grid, threadgroup, loaded: dict, schedule: int = 0) -> None:
+    """Calls the compiled kernel on the arrays' memory. Raises UserError when threads diverge.
+
+    loaded: what was loaded before, by kernel; the caller keeps it.
+    """
     function = loaded.get(composed)
     if function is None:
         _host_run()
         library = ctypes.CDLL(str(compiler.library(composed)))
         function = loaded[composed] = ctypes.cast(library.host_entry, ctypes.c_void_p)
-    addresses = (ctypes.c_void_p * 64)(*(buffers[p.name].ctypes.data for p in composed.buffers))
+    addresses = (ctypes.c_void_p * 64)(*(address(buffers[p.name]) for p in composed.buffers))
     sizes = ctypes.c_uint * 3
     with _running:
         message = _host_run()(function, addresses, sizes(*grid), sizes(*threadgroup), schedule)
     if message:
         raise UserError(f"{message.decode()}; run a check of this kernel")
+
+
+def address(a: mx.array | np.ndarray) -> int:
+    return (a if isinstance(a, np.ndarray) else view(a)).ctypes.data
 
 
 _runtime = []
@@ -363,7 +421,8 @@ def finding(fields: list[str], places: dict[int, tuple[str, int]], items: dict[s
         verb, verb2, group2 = more
         past = {"read": "reads", "write": "writes", "update": "updates"}
         whose = "" if int(group2) == group else f" of threadgroup {group2}"
-        words = f"{who} {past[verb]} {where}, which thread {thread2}{whose} {past[verb2]} at {other} with no barrier for it between"
+        words = f"{who} {past[verb]} {where}, which thread {thread2}{whose} {past[verb2]} at {other}"
+        words += " with no barrier for it between"
         pair = other
     elif kind == "out of bounds":
         words = f"{who} ends in a fault"
@@ -405,6 +464,7 @@ def wrong_values(kernel: Kernel, outputs: list[mx.array], expected: list | None,
         wrong = ~(np.abs(got - want) <= bound) & ~(np.isnan(got) & np.isnan(want)) & ~(got == want)
         if wrong.any():
             first = tuple(int(i) for i in np.argwhere(wrong)[0])
-            words = f"{int(wrong.sum())} of {wrong.size} values of {name} are wrong, first {list(first)}: {got[first]:g}, not {want[first]:g}"
+            words = f"{int(wrong.sum())} of {wrong.size} values of {name} are wrong, "
+            words += f"first {list(first)}: {got[first]:g}, not {want[first]:g}"
             found.append(Finding("wrong value", Place(f"output {name}", 0), words))
     return found

@@ -1,7 +1,8 @@
 """The text of a kernel: what MLX would hand to Apple's compiler, and what of it a C++ compiler gets to see.
 
-`trace` lets MLX write the kernel (signature, template arguments, shapes) as it would for a Mac. `parse` reads the signature off that
-text. `translate` rewrites the preprocessed text where C++ has no words for Metal: threadgroup variables and swizzles.
+`trace` lets MLX write the kernel (signature, template arguments, shapes) as it would for a Mac. `parse` reads the
+signature off that text. `translate` rewrites the preprocessed text where C++ has no words for Metal: threadgroup
+variables, constants and swizzles.
 """
 
 import ctypes
@@ -35,7 +36,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Composed:
-    """A kernel ready to compile: its text with `#line` marks, the expression that names it, and its parameters in order."""
+    """A kernel ready to compile: its text with `#line` marks, the expression that names it, its parameters in order."""
 
     text: str
     function: str
@@ -80,7 +81,10 @@ def mark_lines(text: str, header: str, source: str, header_name: str, source_nam
 
 
 def parse(text: str, function: str | None = None) -> Composed:
-    """Reads the signature of `function`, by default of the only kernel in the text. Raises UserError when there is none."""
+    """Reads the signature of `function`, by default of the only kernel in the text.
+
+    Raises UserError when there is none, or when it takes what the host does not give.
+    """
     instance = re.search(
         r'^template \[\[host_name\("[^"]*"\)\]\] \[\[kernel\]\] decltype\((.*?)\) \1;', text, re.MULTILINE
     )
@@ -112,6 +116,8 @@ def parameter(text: str) -> Parameter:
             f"cannot read the kernel parameter {' '.join(text.split())!r}; write it as: type name [[attribute]]"
         )
     kind = " ".join(found[1].split())
+    if "threadgroup" in attributes:
+        raise UserError(f"the kernel parameter {found[2]} is threadgroup memory; declare it inside of the kernel")
     is_buffer = "buffer" in attributes or "*" in kind or "&" in kind
     return Parameter(kind, found[2], None if is_buffer else attributes[0] if attributes else found[2])
 
@@ -155,13 +161,13 @@ def entry(composed: Composed) -> str:
 
 
 SWIZZLE = re.compile(r"(\.|->)\s*([xyzw]{2,4}|[rgba]{2,4})\b(?!\s*\()(\s*=(?!=))?")
-# `constant` is a const that may stand beside another one, in any order: const constant T&, static constant constexpr const int.
+# `constant` is a const that may stand beside another one: const constant T&, static constant constexpr const int.
 CONSTANT = re.compile(r"(?:\bconst\s+)?\bconstant\b(?:\s+constexpr\b)?(?:\s+const\b)?")
 LINE_MARK = re.compile(r'^# (\d+) "([^"]*)"', re.MULTILINE)
 
 
 def translate(preprocessed: str) -> str:
-    """Preprocessed Metal -> C++. `threadgroup float s[32];` becomes guarded storage that all threads of the threadgroup share."""
+    """Preprocessed Metal -> C++. `threadgroup float s[32];` becomes guarded storage that all threads share."""
 
     def swizzle(found: re.Match) -> str:
         indices = ", ".join(str("xyzw".find(c) if c in "xyzw" else "rgba".find(c)) for c in found[2])
@@ -186,7 +192,10 @@ def translate(preprocessed: str) -> str:
 
 
 def scratch_declaration(text: str, start: int) -> tuple[str, list[tuple[str, str]], int] | None:
-    """What follows the word `threadgroup`, if it declares variables: (type, [(name, dimensions)], index after the `;`)."""
+    """What follows the word `threadgroup`, if it declares variables.
+
+    -> (type, [(name, dimensions)], index after the `;`)
+    """
     depth, angle = 0, 0
     for i in range(start, len(text)):
         c = text[i]

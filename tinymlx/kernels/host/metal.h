@@ -1,8 +1,8 @@
 // What a kernel sees of <metal_stdlib>, written in C++20 for a CPU.
 //
-// Address spaces are empty words here; compose.py has turned `threadgroup` variables into shared storage, `constant` into const, and a
-// swizzle like v.xy into v.swizzle<0, 1>(). No standard header is included, so that `std::` fails as it does in Metal. Collective
-// operations hand a value to the runtime and wait until the other lanes have come (runtime.h).
+// Address spaces are empty words here; compose.py has turned `threadgroup` variables into shared storage, `constant`
+// into const, and a swizzle like v.xy into v.swizzle<0, 1>(). No standard header is included, so that `std::` fails as
+// it does in Metal. Collective operations hand a value to the runtime and wait until the other lanes have come.
 #pragma once
 
 #include "runtime.h"
@@ -276,8 +276,8 @@ struct SwizzleRef {  // the left side of v.xy = ...
   }
 };
 
-// When a kernel runs on MLX's own arrays, vectors are aligned to 8 at most: that is what MLX's allocator on a CPU gives, where Metal
-// gives whole pages. A check has buffers of its own and the true alignment.
+// When a kernel runs on MLX's own arrays, vectors are aligned to 8 at most: that is what MLX's allocator on a CPU
+// gives, where Metal gives whole pages. A check has buffers of its own and the true alignment.
 #ifdef HOST_CHECK
 constexpr size_t most_alignment = 64;
 #else
@@ -552,7 +552,8 @@ template <integer T>
 METAL_FUNC T ctz(T x) { return T(x ? __builtin_ctzll(ulong(x)) : 8 * int(sizeof(T))); }
 template <integer T>
 METAL_FUNC T rotate(T x, T by) {
-  typedef conditional_t<sizeof(T) == 8, ulong, conditional_t<sizeof(T) == 4, uint, conditional_t<sizeof(T) == 2, ushort, uchar>>> U;
+  typedef conditional_t<sizeof(T) < 4, conditional_t<sizeof(T) == 1, uchar, ushort>,
+                        conditional_t<sizeof(T) == 4, uint, ulong>> U;
   uint k = uint(by) % (8 * sizeof(T));
   return T(U(U(x) << k) | (k ? U(U(x) >> (8 * sizeof(T) - k)) : U(0)));
 }
@@ -829,8 +830,8 @@ template <class T, int R = 8, int C = 8>
 inline simdgroup_matrix<T, R, C> make_diagonal_simdgroup_matrix(T v) { return simdgroup_matrix<T, R, C>(v); }
 
 template <class T, class U>
-METAL_FUNC void simdgroup_load(simdgroup_matrix<T>& m, const U* from, ulong stride = 8, ulong2 origin = 0, bool transposed = false,
-                               host::Site s = host::Site::here()) {
+METAL_FUNC void simdgroup_load(simdgroup_matrix<T>& m, const U* from, ulong stride = 8, ulong2 origin = 0,
+                               bool transposed = false, host::Site s = host::Site::here()) {
   static_assert(is_same_v<T, U>, "simdgroup_load takes memory of the matrix's own type");
   meet(s, host::simdgroup, "simdgroup_load", s);
   int lane = host::lane(host::simdgroup), r = matrix_row(lane), c = matrix_column(lane);
@@ -838,16 +839,16 @@ METAL_FUNC void simdgroup_load(simdgroup_matrix<T>& m, const U* from, ulong stri
   for (int i = 0; i < 2; i++) m.elements[i] = transposed ? from[(c + i) * stride + r] : from[r * stride + c + i];
 }
 template <class T>
-METAL_FUNC void simdgroup_store(const simdgroup_matrix<T>& m, T* to, ulong stride = 8, ulong2 origin = 0, bool transposed = false,
-                                host::Site s = host::Site::here()) {
+METAL_FUNC void simdgroup_store(const simdgroup_matrix<T>& m, T* to, ulong stride = 8, ulong2 origin = 0,
+                                bool transposed = false, host::Site s = host::Site::here()) {
   meet(s, host::simdgroup, "simdgroup_store", s);
   int lane = host::lane(host::simdgroup), r = matrix_row(lane), c = matrix_column(lane);
   to += origin.y * stride + origin.x;
   for (int i = 0; i < 2; i++) (transposed ? to[(c + i) * stride + r] : to[r * stride + c + i]) = m.elements[i];
 }
 template <class D, class A, class B>
-inline void multiply(simdgroup_matrix<D>& d, const simdgroup_matrix<A>& a, const simdgroup_matrix<B>& b, float2 sum, const char* name,
-                     host::Site s) {
+inline void multiply(simdgroup_matrix<D>& d, const simdgroup_matrix<A>& a, const simdgroup_matrix<B>& b, float2 sum,
+                     const char* name, host::Site s) {
   float4 mine(float(a.elements[0]), float(a.elements[1]), float(b.elements[0]), float(b.elements[1]));
   host::Slots& slots = meet(mine, host::simdgroup, name, s);
   if (slots.lanes != 32) host::missing_lane(name, slots.lanes, s);
@@ -871,8 +872,9 @@ inline void multiply(simdgroup_matrix<D>& d, const simdgroup_matrix<A>& a, const
   d.elements = vec<D, 2>(D(x), D(y));
 }
 template <class D, class A, class B, class C>
-inline void simdgroup_multiply_accumulate(simdgroup_matrix<D>& d, const simdgroup_matrix<A>& a, const simdgroup_matrix<B>& b,
-                                          const simdgroup_matrix<C>& c, host::Site s = host::Site::here()) {
+inline void simdgroup_multiply_accumulate(simdgroup_matrix<D>& d, const simdgroup_matrix<A>& a,
+                                          const simdgroup_matrix<B>& b, const simdgroup_matrix<C>& c,
+                                          host::Site s = host::Site::here()) {
   multiply(d, a, b, float2(float(c.elements[0]), float(c.elements[1])), "simdgroup_multiply_accumulate", s);
 }
 template <class D, class A, class B>
@@ -918,7 +920,8 @@ METAL_FUNC T atomic_exchange_explicit(volatile atomic<T>* a, U v, memory_order) 
   return update(a, true, true, [v](T) { return T(v); });
 }
 template <class T, class U>
-METAL_FUNC bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* a, T* expected, U v, memory_order, memory_order) {
+METAL_FUNC bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* a, T* expected, U v, memory_order,
+                                                      memory_order) {
   T want = *expected;
   T before = update(a, true, true, [=](T x) { return __builtin_memcmp(&x, &want, sizeof x) ? x : T(v); });
   *expected = before;

@@ -1,7 +1,7 @@
 // Runs a kernel's threadgroups one after another: a fiber for each thread, switched where threads meet.
 //
-// A thread runs until it meets others (a collective, a barrier) or ends. When all lanes of a group wait at one place they go on; when no
-// thread can go on and some still wait, the kernel diverged, and the launch ends with a message.
+// A thread runs until it meets others (a collective, a barrier) or ends. When all lanes of a group wait at one place
+// they go on; when no thread can go on and some still wait, the kernel diverged, and the launch ends with a message.
 #include "runtime.h"
 
 #include <stdint.h>
@@ -44,14 +44,15 @@ Stack* free_stacks;
 char* stack_memory;
 Slots* slots;  // two for each simdgroup, then two for each quad
 void* scheduler_sp;
-int now;            // the thread that runs
-int thread_count;   // in this threadgroup
-unsigned group_now; // threadgroup, counted from 0 along the grid
+int now;             // the thread that runs
+int thread_count;    // in this threadgroup
+unsigned group_now;  // threadgroup, counted from 0 along the grid
 uint64_t random_state;
 char message[512];
 constexpr size_t slots_bytes = sizeof(Slots) * 2 * (max_threads / 32 + max_threads / 4);
 
-// Order of memory: how many barriers of the threadgroup, and of each simdgroup, have fenced device (0) and threadgroup (1) memory.
+// Order of memory: how many barriers of the threadgroup, and of each simdgroup, have fenced device (0) and threadgroup
+// (1) memory.
 unsigned epochs[2], simd_epochs[max_threads / lanes_per_simdgroup][2];
 
 uint32_t draw(uint32_t below) {
@@ -64,9 +65,9 @@ void diverged(bool at_barrier, int thread, int other);
 #else
 void diverged(bool, int thread, int other) {
   const Thread &a = threads[thread], &b = threads[other];
-  snprintf(message, sizeof message, "%s:%d: thread %d waits at %s, and thread %d %s%s (line %d) in threadgroup %u", a.site.file,
-           a.site.line, thread, a.name, other, b.state == done ? "has ended" : "waits at ", b.state == done ? "" : b.name,
-           b.state == done ? a.site.line : b.site.line, group_now);
+  snprintf(message, sizeof message, "%s:%d: thread %d waits at %s, and thread %d %s%s (line %d) in threadgroup %u",
+           a.site.file, a.site.line, thread, a.name, other, b.state == done ? "has ended" : "waits at ",
+           b.state == done ? "" : b.name, b.state == done ? a.site.line : b.site.line, group_now);
 }
 #endif
 
@@ -94,7 +95,8 @@ void fiber_main() {
 void prepare(Stack& stack) {
   char* top = stack_memory + (&stack - stacks + 1) * stack_bytes;
 #if defined(__x86_64__)
-  void** sp = (void**)(top - 64);  // six saved registers and the address that `ret` takes; then 8 bytes off 16, as after a call
+  void** sp =
+      (void**)(top - 64);  // six saved registers and the address that `ret` takes; then 8 bytes off 16, as after a call
   memset(sp, 0, 64);
   sp[6] = (void*)fiber_main;
 #elif defined(__aarch64__)
@@ -113,7 +115,8 @@ bool reserve() {
   if (memory == MAP_FAILED) return false;
   stack_memory = (char*)memory;
   slots = (Slots*)(stack_memory + max_threads * stack_bytes);
-  for (int i = 0; i < max_threads; i++) mprotect(stack_memory + i * stack_bytes, page, PROT_NONE);  // an overflow faults
+  for (int i = 0; i < max_threads; i++)
+    mprotect(stack_memory + i * stack_bytes, page, PROT_NONE);  // an overflow faults
   return true;
 }
 
@@ -172,7 +175,8 @@ bool step(int first, int schedule) {
     int begin = t / thread.group * thread.group, end = smaller(begin + thread.group, thread_count);
     if (straggler(t, begin, end) >= 0) continue;
     if (thread.flags >= 0)
-      for (int space = 0; space < 2; space++) simd_epochs[first / lanes_per_simdgroup][space] += thread.flags >> space & 1;
+      for (int space = 0; space < 2; space++)
+        simd_epochs[first / lanes_per_simdgroup][space] += thread.flags >> space & 1;
     for (int i = begin; i < end; i++) threads[i].state = ready;
     again = true;
   }
@@ -218,7 +222,8 @@ bool run_threadgroup(int schedule) {
 }
 
 // 0: forwards, 1: backwards, from 2 on: random with this seed. False: `message` says why the launch ended early.
-bool run_grid(void (*entry)(void**, const Attributes&), void** buffers, const unsigned* grid, const unsigned* wanted, int schedule) {
+bool run_grid(void (*entry)(void**, const Attributes&), void** buffers, const unsigned* grid, const unsigned* wanted,
+              int schedule) {
   message[0] = 0;
   if (!stack_memory && !reserve()) return snprintf(message, sizeof message, "no memory for the threads' stacks"), false;
   free_stacks = nullptr;
@@ -243,7 +248,8 @@ bool run_grid(void (*entry)(void**, const Attributes&), void** buffers, const un
   for (unsigned i = 0; i < total; i++) {
     unsigned g = schedule == 1 ? total - 1 - i : (i + shift) % total;
     unsigned at[3] = {g % groups[0], g / groups[0] % groups[1], g / (groups[0] * groups[1])}, here[3];
-    for (int k = 0; k < 3; k++) here[k] = grid[k] - at[k] * size[k] < size[k] ? grid[k] - at[k] * size[k] : size[k];  // ragged edge
+    for (int k = 0; k < 3; k++)
+      here[k] = grid[k] - at[k] * size[k] < size[k] ? grid[k] - at[k] * size[k] : size[k];  // ragged edge
     a.threadgroup_position_in_grid = {at[0], at[1], at[2]};
     a.threads_per_threadgroup = {here[0], here[1], here[2]};
     thread_count = here[0] * here[1] * here[2];

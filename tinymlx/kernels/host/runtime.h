@@ -21,13 +21,15 @@ struct Attributes {
   Axes threads_per_threadgroup, dispatch_threads_per_threadgroup, threads_per_grid, threadgroups_per_grid, grid_size;
   Axes grid_origin, thread_index_in_threadgroup, thread_index_in_simdgroup, simdgroup_index_in_threadgroup;
   Axes simdgroups_per_threadgroup, dispatch_simdgroups_per_threadgroup, threads_per_simdgroup, thread_execution_width;
-  Axes thread_index_in_quadgroup, quadgroup_index_in_threadgroup, quadgroups_per_threadgroup, dispatch_quadgroups_per_threadgroup;
+  Axes thread_index_in_quadgroup, quadgroup_index_in_threadgroup, quadgroups_per_threadgroup,
+      dispatch_quadgroups_per_threadgroup;
 };
 
 enum Group { quad = 4, simdgroup = 32, whole_threadgroup = 1024 };
 constexpr int slot_bytes = 64;
 
-// One meeting of a group's lanes: what each brought, and room for what they make of it. Valid until the caller's next but one.
+// One meeting of a group's lanes: what each brought, and room for what they make of it. Valid until the caller's next
+// but one.
 struct Slots {
   alignas(64) unsigned char lane[32][slot_bytes];
   alignas(64) unsigned char result[512];
@@ -42,8 +44,8 @@ int lane(Group group);
 void missing_lane(const char* name, int lane, Site site);
 void atomic_access(const void* address, int bytes, bool reads, bool writes);
 
-// Threadgroup memory: one for all threads of the threadgroup, since one threadgroup runs at a time. Guarded on both sides, so that an
-// index just outside does not land in a neighbour.
+// Threadgroup memory: one for all threads of the threadgroup, since one threadgroup runs at a time. Guarded on both
+// sides, so that an index just outside does not land in a neighbour.
 template <class T>
 struct Scratch {
   alignas(64) unsigned char before[64];

@@ -1,7 +1,9 @@
-// The checking program: a kernel compiled with -fsanitize=thread, whose hooks (__tsan_*) are answered here, not by that tool.
+// The checking program: a kernel compiled with -fsanitize=thread, whose hooks (__tsan_*) are answered here, not by that
+// tool.
 //
-// Every byte of an output and of threadgroup memory remembers its last write and two readers since. `job` holds the buffers and the launch
-// (checker.py writes it), `report` gets one line a finding, `results` the outputs of the first schedule.
+// Every byte of an output and of threadgroup memory remembers its last write and two readers since. `job` holds the
+// buffers and the launch (checker.py writes it), `report` gets one line a finding, `results` the outputs of the first
+// schedule.
 #define HOST_CHECK
 #include "runtime.cpp"
 
@@ -31,8 +33,8 @@ struct Region {
   bool initialised;
   const char *name, *file;
   int line;
-  Cell* cells;           // outputs and scratch
-  unsigned char* seen;   // a byte for each byte read
+  Cell* cells;          // outputs and scratch
+  unsigned char* seen;  // a byte for each byte read
   uint64_t read, written, distinct;
 };
 
@@ -47,21 +49,25 @@ unsigned pc_now;
 unsigned char* job_data[max_regions];
 
 void* zeros(size_t bytes) {
-  void* p = mmap(nullptr, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p =
+      mmap(nullptr, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) _exit(3);
   return p;
 }
 
-// One line: kind, threadgroup, then (thread, pc, file, line) twice, then name of the memory, offset in bytes, more words.
-void finding(const char* kind, int thread, unsigned pc, Site site, int thread2, unsigned pc2, Site site2, const char* name, long offset,
-             const char* words) {
-  unsigned key[3] = {unsigned(kind[0] | kind[2] << 8 | kind[4] << 16), pc ? pc : unsigned(site.line), pc2 ? pc2 : unsigned(site2.line)};
+// One line: kind, threadgroup, then (thread, pc, file, line) twice, then name of the memory, offset in bytes, more
+// words.
+void finding(const char* kind, int thread, unsigned pc, Site site, int thread2, unsigned pc2, Site site2,
+             const char* name, long offset, const char* words) {
+  unsigned key[3] = {unsigned(kind[0] | kind[2] << 8 | kind[4] << 16), pc ? pc : unsigned(site.line),
+                     pc2 ? pc2 : unsigned(site2.line)};
   for (int i = 0; i < finding_count; i++)
     if (!memcmp(found_at[i], key, sizeof key)) return;
   if (finding_count == max_findings) return;
   memcpy(found_at[finding_count++], key, sizeof key);
-  fprintf(report, "finding\t%s\t%u\t%d\t%u\t%s\t%d\t%d\t%u\t%s\t%d\t%s\t%ld\t%s\n", kind, group_now, thread, pc, site.file ? site.file : "",
-          site.line, thread2, pc2, site2.file ? site2.file : "", site2.line, name, offset, words);
+  fprintf(report, "finding\t%s\t%u\t%d\t%u\t%s\t%d\t%d\t%u\t%s\t%d\t%s\t%ld\t%s\n", kind, group_now, thread, pc,
+          site.file ? site.file : "", site.line, thread2, pc2, site2.file ? site2.file : "", site2.line, name, offset,
+          words);
 }
 
 // Leaves the kernel for good: what follows would build on what went wrong.
@@ -83,7 +89,8 @@ void out_of_bounds(uintptr_t address, int bytes, bool writes, unsigned pc) {
   uintptr_t image = (uintptr_t)&__executable_start;
   if (!writes && address >= image && address < (uintptr_t)&end) {
     bool guard = false;  // of a threadgroup array, which lies in the image too
-    for (int i = first_scratch; i < region_count; i++) guard |= address + 64 >= regions[i].begin && address < regions[i].end + 64;
+    for (int i = first_scratch; i < region_count; i++)
+      guard |= address + 64 >= regions[i].begin && address < regions[i].end + 64;
     if (!guard) return;  // a constant of the program, or what metal.h keeps
   }
   Region* nearest = nullptr;
@@ -94,8 +101,10 @@ void out_of_bounds(uintptr_t address, int bytes, bool writes, unsigned pc) {
     if (distance < least) least = distance, nearest = &r;
   }
   char words[64];
-  snprintf(words, sizeof words, "%s\t%d\t%ld", writes ? "write" : "read", bytes, nearest ? long(nearest->end - nearest->begin) : 0);
-  finding("out of bounds", now, pc, {}, -1, 0, {}, nearest ? nearest->name : "", nearest ? long(address - nearest->begin) : 0, words);
+  snprintf(words, sizeof words, "%s\t%d\t%ld", writes ? "write" : "read", bytes,
+           nearest ? long(nearest->end - nearest->begin) : 0);
+  finding("out of bounds", now, pc, {}, -1, 0, {}, nearest ? nearest->name : "",
+          nearest ? long(address - nearest->begin) : 0, words);
   stop();
 }
 
@@ -105,8 +114,8 @@ bool ordered(const Stamp& s, int space) {
          (s.thread / 32 == now / 32 && s.simd_epoch < simd_epochs[now / 32][space]);
 }
 
-// Two unordered writes of one value are no harm (MLX's qmv lets two simdgroups do the same rows): a write that clashes with a write is
-// judged by the next event, when it has happened.
+// Two unordered writes of one value are no harm (MLX's qmv lets two simdgroups do the same rows): a write that clashes
+// with a write is judged by the next event, when it has happened.
 struct Pending {
   bool waits;
   uintptr_t address;
@@ -126,8 +135,8 @@ void settle() {
   snprintf(more, sizeof more, "write\twrite\t%u", pending.other.group - 1);
   unsigned group = group_now;
   group_now = pending.group;
-  finding(same ? "same value written twice" : "race", pending.thread, pending.pc, {}, pending.other.thread, pending.other.pc, {},
-          pending.region->name, pending.offset, more);
+  finding(same ? "same value written twice" : "race", pending.thread, pending.pc, {}, pending.other.thread,
+          pending.other.pc, {}, pending.region->name, pending.offset, more);
   group_now = group;
 }
 
@@ -148,7 +157,8 @@ void race(const Region& r, const Stamp& s, const char* words, unsigned pc, long 
 }
 
 void touch(uintptr_t address, int bytes, bool reads, bool writes, bool atomic, unsigned pc) {
-  if (address - (uintptr_t)stack_memory < max_threads * stack_bytes + slots_bytes) return;  // private to a thread, or the runtime's
+  if (address - (uintptr_t)stack_memory < max_threads * stack_bytes + slots_bytes)
+    return;  // private to a thread, or the runtime's
   settle();
   pc_now = pc;
   Region* r = find(address);
@@ -180,7 +190,8 @@ void touch(uintptr_t address, int bytes, bool reads, bool writes, bool atomic, u
       race(*r, c.write, writes ? reads ? "update\twrite" : "write\twrite" : "read\twrite", pc, offset + i);
     }
     if (reads && !c.write.group && !r->initialised)
-      finding(space ? "uninitialised threadgroup memory" : "uninitialised output", now, pc, {}, -1, 0, {}, r->name, offset + i, "");
+      finding(space ? "uninitialised threadgroup memory" : "uninitialised output", now, pc, {}, -1, 0, {}, r->name,
+              offset + i, "");
     if (writes) {
       Stamp* readers[] = {&c.read, &c.other};
       for (Stamp* s : readers)
@@ -191,8 +202,10 @@ void touch(uintptr_t address, int bytes, bool reads, bool writes, bool atomic, u
       c.write = mine;
       c.read.group = c.other.group = 0;
     } else {
-      if (!c.read.group || ordered(c.read, space)) c.read = mine;
-      else if (!c.other.group || ordered(c.other, space) || c.other.thread / 32 == c.read.thread / 32) c.other = mine;
+      if (!c.read.group || ordered(c.read, space))
+        c.read = mine;
+      else if (!c.other.group || ordered(c.other, space) || c.other.thread / 32 == c.read.thread / 32)
+        c.other = mine;
     }
   }
 }
@@ -240,8 +253,8 @@ void write_report() {
   settle();
   for (int i = 0; i < region_count; i++) {
     const Region& r = regions[i];
-    fprintf(report, "memory\t%d\t%s\t%ld\t%llu\t%llu\t%llu\n", r.kind, r.name, long(r.end - r.begin), (unsigned long long)r.read,
-            (unsigned long long)r.distinct, (unsigned long long)r.written);
+    fprintf(report, "memory\t%d\t%s\t%ld\t%llu\t%llu\t%llu\n", r.kind, r.name, long(r.end - r.begin),
+            (unsigned long long)r.read, (unsigned long long)r.distinct, (unsigned long long)r.written);
   }
   fclose(report);
 }
@@ -307,8 +320,10 @@ int run_job(unsigned char* job) {
     counting = schedule == 0;
     for (int i = 0; i < buffers; i++) {
       Region& r = regions[i];
-      if (r.initialised) memcpy(addresses[i], job_data[i], r.end - r.begin);
-      else memset(addresses[i], 0xcd, r.end - r.begin);
+      if (r.initialised)
+        memcpy(addresses[i], job_data[i], r.end - r.begin);
+      else
+        memset(addresses[i], 0xcd, r.end - r.begin);
       if (r.cells) madvise(r.cells, (r.end - r.begin) * sizeof(Cell), MADV_DONTNEED);
     }
     for (int i = first_scratch; i < region_count; i++)
@@ -370,18 +385,17 @@ int main(int, char** arguments) {
 
 // The hooks. The address they return to is the access, to within one instruction.
 #define PC unsigned((uintptr_t)__builtin_return_address(0))
-#define HOOKS(bytes)                                                                                              \
-  void __tsan_read##bytes(void* p) { host::touch((uintptr_t)p, bytes, true, false, false, PC); }                  \
-  void __tsan_write##bytes(void* p) { host::touch((uintptr_t)p, bytes, false, true, false, PC); }                 \
-  void __tsan_unaligned_read##bytes(void* p) { host::touch((uintptr_t)p, bytes, true, false, false, PC); }        \
-  void __tsan_unaligned_write##bytes(void* p) { host::touch((uintptr_t)p, bytes, false, true, false, PC); }       \
-  void __tsan_volatile_read##bytes(void* p) { host::touch((uintptr_t)p, bytes, true, false, false, PC); }         \
-  void __tsan_volatile_write##bytes(void* p) { host::touch((uintptr_t)p, bytes, false, true, false, PC); }        \
-  void __tsan_read_write##bytes(void* p) { host::touch((uintptr_t)p, bytes, true, true, false, PC); }             \
+#define HOOKS(bytes)                                                                                        \
+  void __tsan_read##bytes(void* p) { host::touch((uintptr_t)p, bytes, true, false, false, PC); }            \
+  void __tsan_write##bytes(void* p) { host::touch((uintptr_t)p, bytes, false, true, false, PC); }           \
+  void __tsan_unaligned_read##bytes(void* p) { host::touch((uintptr_t)p, bytes, true, false, false, PC); }  \
+  void __tsan_unaligned_write##bytes(void* p) { host::touch((uintptr_t)p, bytes, false, true, false, PC); } \
+  void __tsan_volatile_read##bytes(void* p) { host::touch((uintptr_t)p, bytes, true, false, false, PC); }   \
+  void __tsan_volatile_write##bytes(void* p) { host::touch((uintptr_t)p, bytes, false, true, false, PC); }  \
+  void __tsan_read_write##bytes(void* p) { host::touch((uintptr_t)p, bytes, true, true, false, PC); }       \
   void __tsan_unaligned_read_write##bytes(void* p) { host::touch((uintptr_t)p, bytes, true, true, false, PC); }
 extern "C" {
-HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
-void __tsan_init() {}
+HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16) void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
@@ -399,7 +413,9 @@ void* __tsan_memmove(void* to, const void* from, unsigned long n) {
   return memmove(to, from, n);
 }
 // Of -fsanitize=shift-exponent,integer-divide-by-zero,alignment
-void __ubsan_handle_shift_out_of_bounds(void*, void*, void*) { host::undefined("shift by the width of the type or more", PC); }
+void __ubsan_handle_shift_out_of_bounds(void*, void*, void*) {
+  host::undefined("shift by the width of the type or more", PC);
+}
 void __ubsan_handle_divrem_overflow(void*, void*, void*) {
   host::undefined("division by zero", PC);
   host::stop();

@@ -1,5 +1,7 @@
-// What the strict pass (strict.py) lets a kernel see: real address spaces, from C++ for OpenCL, and Metal's functions as declarations.
-// Nothing is compiled to code. bfloat is another name of half here, since OpenCL has but one 16-bit float.
+// What the strict pass (strict.py) lets a kernel see: real address spaces, from C++ for OpenCL, and Metal's functions
+// as
+// declarations. Nothing is compiled to code. bfloat is another name of half here, since OpenCL has but one 16-bit
+// float.
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #define device __global
 #define threadgroup __local
@@ -73,14 +75,14 @@ struct numeric_limits {
 
 #define MATH1(name) \
   template <class T> T name(T);
-MATH1(acos) MATH1(acosh) MATH1(asin) MATH1(asinh) MATH1(atan) MATH1(atanh) MATH1(ceil) MATH1(cos) MATH1(cosh) MATH1(exp)
-MATH1(exp2) MATH1(exp10) MATH1(fabs) MATH1(floor) MATH1(log) MATH1(log10) MATH1(log2) MATH1(rint) MATH1(round) MATH1(sin)
-MATH1(sinh) MATH1(sqrt) MATH1(tan) MATH1(tanh) MATH1(trunc) MATH1(rsqrt) MATH1(fract) MATH1(saturate) MATH1(sign) MATH1(abs)
-MATH1(popcount) MATH1(clz) MATH1(ctz) MATH1(reverse_bits) MATH1(normalize)
+MATH1(acos) MATH1(acosh) MATH1(asin) MATH1(asinh) MATH1(atan) MATH1(atanh) MATH1(ceil) MATH1(cos) MATH1(cosh)
+MATH1(exp) MATH1(exp2) MATH1(exp10) MATH1(fabs) MATH1(floor) MATH1(log) MATH1(log10) MATH1(log2) MATH1(rint)
+MATH1(round) MATH1(sin) MATH1(sinh) MATH1(sqrt) MATH1(tan) MATH1(tanh) MATH1(trunc) MATH1(rsqrt) MATH1(fract)
+MATH1(saturate) MATH1(sign) MATH1(abs) MATH1(popcount) MATH1(clz) MATH1(ctz) MATH1(reverse_bits) MATH1(normalize)
 #define MATH2(name) \
   template <class T> T name(T, T);
-MATH2(atan2) MATH2(copysign) MATH2(fdim) MATH2(fmax) MATH2(fmin) MATH2(fmod) MATH2(pow) MATH2(powr) MATH2(step) MATH2(min)
-MATH2(max) MATH2(rotate) MATH2(mulhi) MATH2(absdiff)
+MATH2(atan2) MATH2(copysign) MATH2(fdim) MATH2(fmax) MATH2(fmin) MATH2(fmod) MATH2(pow) MATH2(powr) MATH2(step)
+MATH2(min) MATH2(max) MATH2(rotate) MATH2(mulhi) MATH2(absdiff)
 #define MATH3(name) \
   template <class T> T name(T, T, T);
 MATH3(fma) MATH3(clamp) MATH3(mix) MATH3(smoothstep) MATH3(min3) MATH3(max3)
@@ -102,17 +104,17 @@ constexpr mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a
 void threadgroup_barrier(mem_flags);
 void simdgroup_barrier(mem_flags);
 
-#define COLLECTIVES(p)                                                                                   \
+#define COLLECTIVES(p) \
   template <class T> T p##_sum(T); template <class T> T p##_product(T); template <class T> T p##_max(T); \
-  template <class T> T p##_min(T); template <class T> T p##_and(T); template <class T> T p##_or(T);      \
-  template <class T> T p##_xor(T); bool p##_all(bool); bool p##_any(bool); bool p##_is_first();          \
-  template <class T> T p##_prefix_inclusive_sum(T); template <class T> T p##_prefix_exclusive_sum(T);    \
-  template <class T> T p##_broadcast(T, ushort); template <class T> T p##_broadcast_first(T);            \
-  template <class T> T p##_shuffle(T, ushort); template <class T> T p##_shuffle_xor(T, ushort);          \
-  template <class T> T p##_shuffle_down(T, ushort); template <class T> T p##_shuffle_up(T, ushort);      \
-  template <class T> T p##_shuffle_rotate_down(T, ushort);                                               \
-  template <class T> T p##_shuffle_rotate_up(T, ushort);                                                 \
-  template <class T> T p##_shuffle_and_fill_down(T, T, ushort);                                          \
+  template <class T> T p##_min(T); template <class T> T p##_and(T); template <class T> T p##_or(T); \
+  template <class T> T p##_xor(T); bool p##_all(bool); bool p##_any(bool); bool p##_is_first(); \
+  template <class T> T p##_prefix_inclusive_sum(T); template <class T> T p##_prefix_exclusive_sum(T); \
+  template <class T> T p##_broadcast(T, ushort); template <class T> T p##_broadcast_first(T); \
+  template <class T> T p##_shuffle(T, ushort); template <class T> T p##_shuffle_xor(T, ushort); \
+  template <class T> T p##_shuffle_down(T, ushort); template <class T> T p##_shuffle_up(T, ushort); \
+  template <class T> T p##_shuffle_rotate_down(T, ushort); \
+  template <class T> T p##_shuffle_rotate_up(T, ushort); \
+  template <class T> T p##_shuffle_and_fill_down(T, T, ushort); \
   template <class T> T p##_shuffle_and_fill_up(T, T, ushort);
 COLLECTIVES(simd)
 COLLECTIVES(quad)
@@ -129,16 +131,19 @@ typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
 template <class T, int R, int C> simdgroup_matrix<T, R, C> make_filled_simdgroup_matrix(T);
 template <class T, int R, int C> simdgroup_matrix<T, R, C> make_diagonal_simdgroup_matrix(T);
-#define IN_SPACE(space)                                                                                                        \
-  template <class T> void simdgroup_load(thread simdgroup_matrix<T, 8, 8>&, const space T*, ulong = 8, ulong2 = 0, bool = false); \
-  template <class T> void simdgroup_store(thread const simdgroup_matrix<T, 8, 8>&, space T*, ulong = 8, ulong2 = 0, bool = false);
+#define IN_SPACE(space)                                                                                     \
+  template <class T>                                                                                        \
+  void simdgroup_load(thread simdgroup_matrix<T, 8, 8>&, const space T*, ulong = 8, ulong2 = 0, bool = false); \
+  template <class T>                                                                                        \
+  void simdgroup_store(thread const simdgroup_matrix<T, 8, 8>&, space T*, ulong = 8, ulong2 = 0, bool = false);
 IN_SPACE(device)
 IN_SPACE(threadgroup)
 template <class D, class A, class B, class C>
-void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8>&, thread const simdgroup_matrix<A, 8, 8>&, thread const simdgroup_matrix<B, 8, 8>&,
-                                   thread const simdgroup_matrix<C, 8, 8>&);
+void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8>&, thread const simdgroup_matrix<A, 8, 8>&,
+                                   thread const simdgroup_matrix<B, 8, 8>&, thread const simdgroup_matrix<C, 8, 8>&);
 template <class D, class A, class B>
-void simdgroup_multiply(thread simdgroup_matrix<D, 8, 8>&, thread const simdgroup_matrix<A, 8, 8>&, thread const simdgroup_matrix<B, 8, 8>&);
+void simdgroup_multiply(thread simdgroup_matrix<D, 8, 8>&, thread const simdgroup_matrix<A, 8, 8>&,
+                        thread const simdgroup_matrix<B, 8, 8>&);
 
 enum memory_order { memory_order_relaxed };
 template <class T>
@@ -148,13 +153,13 @@ typedef atomic<uint> atomic_uint;
 typedef atomic<float> atomic_float;
 #define ATOMIC(space, name) \
   template <class T, class U> T atomic_##name##_explicit(volatile space atomic<T>*, U, memory_order);
-#define ATOMICS(space)                                                                                                   \
-  template <class T> T atomic_load_explicit(const volatile space atomic<T>*, memory_order);                              \
-  template <class T, class U> void atomic_store_explicit(volatile space atomic<T>*, U, memory_order);                    \
-  template <class T, class U>                                                                                            \
-  bool atomic_compare_exchange_weak_explicit(volatile space atomic<T>*, thread T*, U, memory_order, memory_order);       \
-  ATOMIC(space, exchange) ATOMIC(space, fetch_add) ATOMIC(space, fetch_sub) ATOMIC(space, fetch_and) ATOMIC(space, fetch_or) \
-  ATOMIC(space, fetch_xor) ATOMIC(space, fetch_max) ATOMIC(space, fetch_min)
+#define ATOMICS(space)                                                                                             \
+  template <class T> T atomic_load_explicit(const volatile space atomic<T>*, memory_order);                        \
+  template <class T, class U> void atomic_store_explicit(volatile space atomic<T>*, U, memory_order);              \
+  template <class T, class U>                                                                                      \
+  bool atomic_compare_exchange_weak_explicit(volatile space atomic<T>*, thread T*, U, memory_order, memory_order); \
+  ATOMIC(space, exchange) ATOMIC(space, fetch_add) ATOMIC(space, fetch_sub) ATOMIC(space, fetch_and)               \
+  ATOMIC(space, fetch_or) ATOMIC(space, fetch_xor) ATOMIC(space, fetch_max) ATOMIC(space, fetch_min)
 ATOMICS(device)
 ATOMICS(threadgroup)
 }  // namespace metal

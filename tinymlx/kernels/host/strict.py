@@ -1,8 +1,8 @@
 """The strict pass: what Apple's compiler rejects and a CPU's does not mind.
 
-Clang's C++ for OpenCL has the address spaces of Metal and most of its bans (double, virtual, function pointers, new). The kernel is
-only parsed against strict.h, never compiled. Recursion and pointers without an address space are looked for in the text. It does not
-know Metal's language versions, and takes bfloat for half.
+Clang's C++ for OpenCL has the address spaces of Metal and most of its bans (double, virtual, function pointers, new).
+The kernel is only parsed against strict.h, never compiled. Recursion and pointers without an address space are looked
+for in the text. It does not know Metal's language versions, and takes bfloat for half.
 """
 
 import functools
