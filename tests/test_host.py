@@ -1,6 +1,7 @@
 """The host checker: Metal kernels on this CPU. Sound ones are right and clean, broken ones caught where they break."""
 
 import os
+import platform
 import shutil
 import stat
 import subprocess
@@ -313,10 +314,10 @@ def test_an_output_must_be_written_before_it_is_read():
     assert report.findings == [] and report.traffic["y"].read == report.traffic["y"].written == 128
 
 
+CLANG = next(filter(shutil.which, (f"clang++-{n}" for n in range(22, 14, -1))), "clang++")
 COMPILERS = {
     "aarch64": (("aarch64-linux-gnu-g++",), (), ("qemu-aarch64",)),
-    "clang": (("clang++",), ("-march=native",), ()),
-    "clang-19": (("clang++-19",), ("-march=native",), ()),
+    "clang": ((CLANG,), ("-march=native" if platform.machine() == "x86_64" else "-mcpu=native",), ()),
 }
 
 

@@ -65,6 +65,15 @@ GOOD = {
     ),
     "halves": ("", "half h = 0.5h; bfloat b = bfloat(x[0]); y[0] = float(h) * 2.0f + float(b) + max(T(1), T(h));"),
     "barriers": ("", "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup); y[0] = 1;"),
+    "copies of structures": (
+        "struct Pair {\n  float a, b;\n};\nPair swapped(Pair p) { return {p.b, p.a}; }\n",
+        "Pair p = {x[0], 1}, q; q = swapped(p); const device Pair* far = (const device Pair*)x; q = far[1]; y[0] = q.a;",
+    ),
+    "matrices": (
+        "",
+        """simdgroup_matrix<float, 8, 8> a, b[2]; b[0] = simdgroup_matrix<float, 8, 8>(0); simdgroup_load(a, x, 8);
+simdgroup_multiply_accumulate(b[1], a, a, b[0]); simdgroup_store(b[1], y, 8); y[0] = a.thread_elements()[0];""",
+    ),
     "overloads": (
         "float twice(float v) { return 2 * v; }\nint twice(int v) { return twice(float(v)); }\n",
         "y[0] = twice(3);",

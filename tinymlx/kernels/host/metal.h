@@ -829,11 +829,17 @@ inline simdgroup_matrix<T, R, C> make_filled_simdgroup_matrix(T v) {
 template <class T, int R = 8, int C = 8>
 inline simdgroup_matrix<T, R, C> make_diagonal_simdgroup_matrix(T v) { return simdgroup_matrix<T, R, C>(v); }
 
+// A load and a store exchange nothing; that all lanes take part matters to a check alone.
+METAL_FUNC void together(const char* name, host::Site site) {
+#ifdef HOST_CHECK
+  meet(0, host::simdgroup, name, site);
+#endif
+}
 template <class T, class U>
 METAL_FUNC void simdgroup_load(simdgroup_matrix<T>& m, const U* from, ulong stride = 8, ulong2 origin = 0,
                                bool transposed = false, host::Site s = host::Site::here()) {
   static_assert(is_same_v<T, U>, "simdgroup_load takes memory of the matrix's own type");
-  meet(s, host::simdgroup, "simdgroup_load", s);
+  together("simdgroup_load", s);
   int lane = host::lane(host::simdgroup), r = matrix_row(lane), c = matrix_column(lane);
   from += origin.y * stride + origin.x;
   for (int i = 0; i < 2; i++) m.elements[i] = transposed ? from[(c + i) * stride + r] : from[r * stride + c + i];
@@ -841,7 +847,7 @@ METAL_FUNC void simdgroup_load(simdgroup_matrix<T>& m, const U* from, ulong stri
 template <class T>
 METAL_FUNC void simdgroup_store(const simdgroup_matrix<T>& m, T* to, ulong stride = 8, ulong2 origin = 0,
                                 bool transposed = false, host::Site s = host::Site::here()) {
-  meet(s, host::simdgroup, "simdgroup_store", s);
+  together("simdgroup_store", s);
   int lane = host::lane(host::simdgroup), r = matrix_row(lane), c = matrix_column(lane);
   to += origin.y * stride + origin.x;
   for (int i = 0; i < 2; i++) (transposed ? to[(c + i) * stride + r] : to[r * stride + c + i]) = m.elements[i];

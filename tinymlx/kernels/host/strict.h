@@ -126,7 +126,6 @@ struct simdgroup_matrix {
   explicit simdgroup_matrix(T);
   thread vec<T, 2>& thread_elements();
 };
-// Taken by reference: a copy needs the generic address space, which this pass does without.
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
 template <class T, int R, int C> simdgroup_matrix<T, R, C> make_filled_simdgroup_matrix(T);

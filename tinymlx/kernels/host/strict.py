@@ -18,8 +18,8 @@ from tinymlx.kernels.host.compose import ADDRESS_SPACES
 
 NAMES = ("clang", *(f"clang-{version}" for version in range(22, 14, -1)))
 LANGUAGE = ["-cc1", "-triple", "spir64", "-x", "clcpp", "-cl-std=clc++2021", "-fsyntax-only", "-w"]
-# No generic address space: a pointer without a word for it means `thread`, and nothing converts.
-LANGUAGE += ["-cl-ext=-all,+cl_khr_fp16"]
+# With the generic address space, which copies of structures need; pointers that would be generic are `bare_pointer`s.
+LANGUAGE += ["-cl-ext=-all,+cl_khr_fp16,+__opencl_c_generic_address_space"]
 TYPES = r"(?:u?char|u?short|u?int|u?long|float|half|bfloat|bool)"
 VECTOR = re.compile(rf"\b(?:({TYPES}[234])|((?:metal::)?vec<\s*\w+\s*,\s*\w+\s*>))\s*\(")
 
