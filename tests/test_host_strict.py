@@ -67,7 +67,7 @@ GOOD = {
     "barriers": ("", "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup); y[0] = 1;"),
     "copies of structures": (
         "struct Pair {\n  float a, b;\n};\nPair swapped(Pair p) { return {p.b, p.a}; }\n",
-        "Pair p = {x[0], 1}, q; q = swapped(p); const device Pair* far = (const device Pair*)x; q = far[1]; y[0] = q.a;",
+        "Pair p = {x[0], 1}, q; q = swapped(p); auto far = (const device Pair*)x; q = far[1]; y[0] = q.a;",
     ),
     "matrices": (
         "",

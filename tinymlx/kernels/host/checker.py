@@ -152,7 +152,13 @@ class Kernel:
             }
             if template:
                 call["template"] = template
-            text = compose.trace(lambda *xs: self._metal(inputs=list(xs), verbose=True, **call), arrays)
+            try:
+                text = compose.trace(lambda *xs: self._metal(inputs=list(xs), verbose=True, **call), arrays)
+            except (ValueError, TypeError, RuntimeError) as error:
+                reason = " ".join(str(error).split())
+                raise UserError(
+                    f"{self.name}: MLX refuses the arguments ({reason}); see mx.fast.metal_kernel"
+                ) from None
             self._composed[key] = compose.parse(compose.mark_lines(text, self.header, self.source, *self.files))
         return self._composed[key]
 

@@ -23,6 +23,7 @@ from tinymlx.kernels.host import compose
 
 HERE = Path(__file__).resolve().parent
 MLX_INCLUDE = Path(mx.__file__).resolve().parent / "include"
+LONGEST_S = 300  # for one run of the compiler
 METAL_HEADERS = (
     "stdlib math simdgroup simdgroup_matrix atomic common integer compute types relational geometric pack".split()
 )
@@ -190,7 +191,11 @@ def _build(sources: list[Path], compiler: Compiler, flags: list[str], folder: Pa
 
 
 def _run(command: list[str], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+    environment = {**os.environ, "LC_ALL": "C"}  # `error:` in English
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, timeout=LONGEST_S)
+    except subprocess.TimeoutExpired:
+        raise CompileError(f"the compiler took more than {LONGEST_S} s; make the kernel smaller") from None
     if done.returncode:
         raise first_error(done.stderr)
     return done.stdout

@@ -256,6 +256,12 @@ struct storage<T, 3> {
     struct { T x, y, z; };
     struct { T r, g, b; };
   };
+  storage() = default;  // a copy leaves the fourth component alone, which nothing may have written
+  constexpr storage(const storage& v) : data{v.data[0], v.data[1], v.data[2]} {}
+  constexpr storage& operator=(const storage& v) {
+    data[0] = v.data[0], data[1] = v.data[1], data[2] = v.data[2];
+    return *this;
+  }
 };
 template <class T>
 struct storage<T, 4> {

@@ -161,7 +161,7 @@ int straggler(int t, int first, int last) {
   return -1;
 }
 
-int smaller(int a, int b) { return a < b ? a : b; }
+long smaller(long a, long b) { return a < b ? a : b; }
 
 // Lets every lane of the simdgroup that can run do so, and completes meetings. True when some lane can run again.
 bool step(int first, int schedule) {

@@ -156,6 +156,17 @@ void race(const Region& r, const Stamp& s, const char* words, unsigned pc, long 
   finding("race", now, pc, {}, s.thread, s.pc, {}, r.name, offset, more);
 }
 
+// A structure is copied whole: in an access of several words, a word that is written in part has padding.
+bool padding(const Region& r, long offset, int bytes) {
+  if (bytes <= 4) return false;
+  long word = offset & ~3l, last = smaller(word + 4, r.end - r.begin);
+  for (long k = word; k < last; k++) {
+    unsigned group = r.cells[k].write.group;
+    if (group && (r.kind != scratch || group == group_now + 1)) return true;
+  }
+  return false;
+}
+
 void touch(uintptr_t address, int bytes, bool reads, bool writes, bool atomic, unsigned pc) {
   if (address - (uintptr_t)stack_memory < max_threads * stack_bytes + slots_bytes)
     return;  // private to a thread, or the runtime's
@@ -184,12 +195,12 @@ void touch(uintptr_t address, int bytes, bool reads, bool writes, bool atomic, u
     if (space && c.read.group != mine.group) c.read.group = c.other.group = 0;
     bool clash = c.write.group && !(atomic && c.write.atomic) && !ordered(c.write, space);
     if (clash && writes && !atomic && !c.write.atomic && !pending.waits) {
-      pending = {true, address, smaller(bytes, 64), now, group_now, pc, c.write, r, offset + i, {}};
+      pending = {true, address, int(smaller(bytes, 64)), now, group_now, pc, c.write, r, offset + i, {}};
       memcpy(pending.before, (void*)address, pending.bytes);
     } else if (clash && !pending.waits) {
       race(*r, c.write, writes ? reads ? "update\twrite" : "write\twrite" : "read\twrite", pc, offset + i);
     }
-    if (reads && !c.write.group && !r->initialised)
+    if (reads && !c.write.group && !r->initialised && !padding(*r, offset + i, bytes))
       finding(space ? "uninitialised threadgroup memory" : "uninitialised output", now, pc, {}, -1, 0, {}, r->name,
               offset + i, "");
     if (writes) {
