@@ -263,15 +263,24 @@ def run(days: str, prompt: str, model: str, max_tokens: int) -> None:
         tokens = assistant.tokenizer.encode(assistant.render([{"role": "user", "content": prompt}], None))
         assistant.check(params, tokens)
         session, found = assistant.load(context=len(tokens) + max_tokens), []
-        for chunk in session.stream(tokens, params):
-            found.append(chunk.token)
+        try:
+            for chunk in session.stream(tokens, params):
+                found.append(chunk.token)
+                if echo:
+                    click.echo(chunk.text, nl=False)
+        except UserError as error:
+            if not echo or str(error).startswith("your "):
+                raise
+            raise UserError(
+                f"with your functions in it the engine failed ({error}); tinymlx learn check {days}"
+            ) from None
+        finally:
             if echo:
-                click.echo(chunk.text, nl=False)
+                click.echo()
         return found, chunk.stats.generation_tokens_per_s
 
     with mine_in_engine(chosen):
         mine, mine_rate = answer(echo=True)
-    click.echo()
     theirs, rate = answer(echo=False)
     same = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs)))
     verdict = (

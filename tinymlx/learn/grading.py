@@ -92,7 +92,7 @@ def unpack(got, count: int, what: str) -> tuple:
 
 def _short(value) -> str:
     text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."
+    return text if len(text) <= 400 else text[:397] + "..."
 
 
 def _assert_array(got, shape: tuple[int, ...], dtype: mx.Dtype | None, what: str) -> None:

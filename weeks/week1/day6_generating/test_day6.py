@@ -17,6 +17,8 @@ class TestTask1PageSlots:
         # Page numbers from a shuffled pool, so that neither their order nor their distance says anything.
         table = [int(p) for p in rng.permutation(40)[: max(-(-(start + count) // page_size), 1)]]
         pages, slots = unpack(subject.page_slots(table, start, count, page_size), 2, "pages and slots")
+        for what, got in (("pages", pages), ("slots", slots)):
+            assert_true(isinstance(got, np.ndarray), f"{what} are no NumPy array", got=type(got).__name__)
         positions = range(start, start + count)
         want_pages = [table[position // page_size] for position in positions]
         assert_same(pages, np.array(want_pages, np.int64), what=f"pages of positions {start} to {start + count - 1}")
@@ -35,10 +37,11 @@ class TestTask1PageSlots:
         """A step rarely begins where a page does: positions count from the row's first token, not from the step's."""
         self.check(subject, rng, start, count, page_size)
 
-    @pytest.mark.parametrize("start", [0, 7])
-    def test_nothing_to_write(self, subject, start):
+    @pytest.mark.parametrize("table, start", [([5], 0), ([5], 7), ([], 0)])
+    def test_nothing_to_write(self, subject, table, start):
         """A row without new tokens in this step: two empty arrays, and of integers, for one of floats would be no index."""
-        for what, got in zip(("pages", "slots"), subject.page_slots([5], start, 0, 8)):
+        for what, got in zip(("pages", "slots"), subject.page_slots(table, start, 0, 8)):
+            assert_true(isinstance(got, np.ndarray), f"{what} are no NumPy array", got=type(got).__name__)
             assert_same(got, np.zeros(0, np.int64), what=what)
             dtype = np.asarray(got).dtype
             assert_true(np.issubdtype(dtype, np.integer), f"{what} are no integers", expected="int64", got=str(dtype))
