@@ -21,6 +21,11 @@ class Case:
     expected: list
     tolerance: float = 2e-6
 
+    @property
+    def text(self) -> dict:
+        """What of the call decides the text of the kernel."""
+        return {k: self.launch[k] for k in ("inputs", "template", "output_shapes", "output_dtypes")}
+
     def check(self, edit: Callable[[str], str] = lambda text: text, **options) -> host.Report:
         """Checks the kernel after `edit` has changed its header and its source."""
         kernel = host.Kernel(

@@ -127,7 +127,7 @@ class Kernel:
         self._composed: dict[tuple, compose.Composed] = {}
         self._loaded: dict[compose.Composed, ctypes.c_void_p] = {}
 
-    def composed(self, *, inputs, output_shapes, output_dtypes, template=None, **launch) -> compose.Composed:
+    def composed(self, *, inputs, output_shapes, output_dtypes, template=None) -> compose.Composed:
         """The kernel as MLX writes it for these arguments. Traced once for each combination of types and small sizes.
 
         Raises UserError when the inputs do not fit the names.
@@ -162,7 +162,7 @@ class Kernel:
             self._composed[key] = compose.parse(compose.mark_lines(text, self.header, self.source, *self.files))
         return self._composed[key]
 
-    def __call__(self, *, inputs, grid, threadgroup, output_shapes, output_dtypes, template=None, init_value=None, **_):
+    def __call__(self, *, inputs, grid, threadgroup, output_shapes, output_dtypes, template=None, init_value=None):
         """Runs the kernel here and now. -> the outputs.
 
         Raises CompileError when it does not compile, UserError when its threads diverge or the arguments do not fit.
@@ -192,7 +192,6 @@ class Kernel:
         schedules: int = SCHEDULES,
         seconds: float = 30,
         using: compiler.Compiler | None = None,
-        **_,
     ) -> Report:
         """Runs the kernel watched.
 
@@ -220,12 +219,15 @@ class Kernel:
         report.findings += wrong_values(self, report.outputs, expected, tolerance)
         return report
 
-    def strict(self, **launch) -> list[Finding]:
+    def strict(self, *, inputs, output_shapes, output_dtypes, template=None) -> list[Finding]:
         """What Metal forbids and a CPU's compiler takes: at most one finding, of kind "not Metal".
 
         Raises UserError without clang.
         """
-        error = strict.check(self.composed(**launch))
+        composed = self.composed(
+            inputs=inputs, output_shapes=output_shapes, output_dtypes=output_dtypes, template=template
+        )
+        error = strict.check(composed)
         return [Finding("not Metal", Place(error.file, error.line), error.reason)] if error else []
 
     def _buffers(self, composed, inputs: list[mx.array], outputs: list[mx.array]) -> dict[str, mx.array | np.ndarray]:

@@ -100,8 +100,8 @@ def cache_folder() -> Path:
 
 @functools.cache
 def _shim() -> str:
-    """All of our own C++ in one text, for the key."""
-    files = sorted(p for p in HERE.rglob("*") if p.suffix in (".h", ".cpp", ".py"))
+    """All of ours that shapes what is compiled, for the key."""
+    files = sorted(p for p in HERE.rglob("*") if p.suffix in (".h", ".cpp") or p.name in ("compose.py", "compiler.py"))
     return "\n".join(p.read_text() for p in files)
 
 
