@@ -17,6 +17,7 @@ COMMANDS = {
     "convert": "Quantise or dequantise a model.",
     "doctor": "Look at this machine: what runs, how fast, what is missing.",
     "learn": "Do the course: write parts of this engine and run them in it.",
+    "kernels": "List our Metal kernels and check them here.",
     "bench": "Measure memory bandwidth and draw a roofline.",
 }
 
