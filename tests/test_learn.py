@@ -80,6 +80,7 @@ def test_start_copies_once(desk):
     assert "stays as it is" in learn("start", "1.1").output and file.read_text() == "# my work"
 
 
+@pytest.mark.full
 def test_list_shows_what_passed(desk):
     assert re.search(r"1\.1  Attention +○ ○ ○  not started", learn("list").output)
     write(solved())
@@ -99,6 +100,7 @@ def test_the_products_functions_written_into_the_exercise_pass(desk, number):
     assert [v.state for v in verdicts] == ["passed"] * len(find_day(number).tasks), verdicts
 
 
+@pytest.mark.full
 def test_a_later_task_before_an_earlier_one(desk):
     text = find_day("1.1").exercise.read_text()
     text = re.sub(r"    raise NotImplementedError\(\"1.1 task 3[^\n]*", ATTENTION, text)
@@ -155,6 +157,7 @@ def test_a_loop_without_end_is_stopped(desk):
     assert "--task 3" in verdicts[2].first["what"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "text, said",
     [
@@ -177,6 +180,7 @@ def test_a_file_that_does_not_run_is_one_line(desk, text, said):
     fails(lambda: check(find_day("1.1"), file), said)
 
 
+@pytest.mark.full
 def test_a_function_that_is_gone_or_takes_something_else_is_named(desk):
     text = solved(softmax="def softmax(x, axis):\n    return x\n", attention_scores="pass\n")
     first, second, third = check(find_day("1.1"), write(text))
