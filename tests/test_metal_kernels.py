@@ -23,6 +23,10 @@ SEED = 7
 CASES = [(name, index) for name, cases in KERNELS.items() for index, _ in enumerate(cases(np.random.default_rng(SEED)))]
 
 
+# Each shape is compiled anew on a machine without a cache: the short run takes every third.
+SHORT = [pytest.param(*case, marks=[pytest.mark.full] if case[1] % 3 else []) for case in CASES]
+
+
 def case_of(name, index):
     return list(KERNELS[name](np.random.default_rng(SEED)))[index]
 
@@ -31,6 +35,7 @@ def command(*words):
     return CliRunner().invoke(cli.group, ["kernels", *words], catch_exceptions=False)
 
 
+@pytest.mark.full
 def test_the_command_lists_and_checks(tmp_path):
     assert "w4_matvec    up to 16 rows times a weight" in command("list").output
     report = tmp_path / "report.json"
@@ -43,6 +48,7 @@ def test_the_command_lists_and_checks(tmp_path):
     fails(lambda: command("check", "rms_norm", "--report", str(tmp_path / "no" / "report")), "cannot be written")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "deleted, said",
     [
@@ -90,7 +96,7 @@ def test_every_file_has_cases_and_a_head():
 
 
 @pytest.mark.capability("our Metal kernels", host_checked=("apple",))
-@pytest.mark.parametrize("name, index", CASES)
+@pytest.mark.parametrize("name, index", SHORT)
 def test_right_here(name, index):
     case = case_of(name, index)
     assert excess(case, case.run()) <= 1, case.label

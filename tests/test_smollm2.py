@@ -108,6 +108,7 @@ def test_converted_folder_says_the_same(model, tokenizer, folder):
     assert answer(Session(again, its_tokenizer), prompt)[1] == answer(Session(model, tokenizer), prompt)[1]
 
 
+@pytest.mark.full
 def test_second_turn_reuses_the_first(model, tokenizer):
     session = Session(model, tokenizer)
     _, first = answer(session, ask(tokenizer, QUESTIONS[0]))
@@ -119,6 +120,7 @@ def test_second_turn_reuses_the_first(model, tokenizer):
     assert text == answer(Session(model, tokenizer), prompt)[1]
 
 
+@pytest.mark.full
 def test_stop_string_of_real_text(model, tokenizer):
     _, whole = answer(Session(model, tokenizer), ask(tokenizer, QUESTIONS[0]))
     chunks, text = answer(Session(model, tokenizer), ask(tokenizer, QUESTIONS[0]), stop=("ance is",))
