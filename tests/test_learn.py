@@ -1,5 +1,6 @@
 """`tinymlx learn`: starting, grading, hints, the answer, and the learner's functions inside the engine."""
 
+import ast
 import inspect
 import json
 import os
@@ -7,9 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import mlx.core as mx
+import psutil
 import pytest
 from click.testing import CliRunner
 from one_line import fails
@@ -56,8 +59,11 @@ def imports(function, others: set[str]) -> str:
     def names(code) -> set[str]:
         return set(code.co_names).union(*(names(c) for c in code.co_consts if inspect.iscode(c)))
 
+    function = inspect.unwrap(function)
     module = inspect.getmodule(function)
-    needed = (names(function.__code__) & vars(module).keys()) - others
+    decorators = ast.walk(ast.parse(inspect.getsource(function)).body[0])
+    used = names(function.__code__) | {node.id for node in decorators if isinstance(node, ast.Name)}
+    needed = (used & vars(module).keys()) - others
     return "".join(f"from {module.__name__} import {name}\n" for name in sorted(needed))
 
 
@@ -140,12 +146,18 @@ def test_a_verdict_says_what_where_and_why(desk):
         ("return 1, 2\n", "wrong", "weights is no MLX array"),
         ("return scores[..., None], scores[..., 0]\n", "wrong", "another shape"),
         ("import os; os.abort()\n", "stopped", "died of SIGABRT"),
-        ("import sys; sys.exit(0)\n", "stopped", ""),
+        ("import os; os._exit(0)\n", "stopped", "ended the process"),
+        ("import os; os._exit(3)\n", "stopped", "ended the process"),
+        ("raise KeyboardInterrupt\n", "stopped", "ended the process"),
+        ("import pytest; pytest.skip()\n", "error", "skipped"),
+        ("import sys; sys.exit(0)\n", "error", ""),
+        ("scores -= scores.max(axis=-1, keepdims=True)\n    return product(scores)\n", "wrong", "changed an array"),
         ("raise NotImplementedError\n", "missing", ""),
     ],
 )
 def test_whatever_a_function_does_the_other_tasks_are_graded(desk, body, state, said):
-    verdicts = check(find_day("1.1"), write(solved(softmax=SOFTMAX + body)))
+    text = "from tinymlx.ops import softmax as product\n" + solved(softmax=SOFTMAX + body)
+    verdicts = check(find_day("1.1"), write(text))
     assert (verdicts[0].state == state or state == "stopped") and said in verdicts[0].first["what"]
     assert verdicts[0].state != "passed" and [v.state for v in verdicts[1:]] == ["passed", "passed"]
 
@@ -185,7 +197,7 @@ def test_a_function_that_is_gone_or_takes_something_else_is_named(desk):
     text = solved(softmax="def softmax(x, axis):\n    return x\n", attention_scores="pass\n")
     first, second, third = check(find_day("1.1"), write(text))
     assert "softmax(x, axis) must take (scores)" in first.first["what"]
-    assert "attention_scores is not in" in second.first["what"]
+    assert "there is no `def attention_scores(...)`" in second.first["what"]
     assert third.state == "passed"
 
 
@@ -213,6 +225,26 @@ def test_a_hint_and_the_answer(desk):
     assert refused.exit_code == 1 and "shows the answer" in refused.output and "exps" not in refused.output
     shown = learn("diff", "1.1", "--task", "1", "--yes").output
     assert "+    exps = mx.exp(scores - highest)" in shown and "attention_scores(" not in shown
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("after", ["softmax = None\n", "softmax = max\n", "del softmax\n"])
+def test_a_function_that_does_not_stay_is_no_answer(desk, after):
+    first, second, _ = check(find_day("1.1"), write(solved() + after))
+    assert first.state == "wrong" and "not the function that `def softmax` made" in first.first["what"]
+    assert second.state == "passed"
+
+
+@pytest.mark.full
+def test_a_grader_that_is_left_alone_ends_by_itself(desk):
+    write(solved(softmax=SOFTMAX + "while True: pass\n"))
+    command = [sys.executable, "-m", "tinymlx", "learn", "check", "1.1", "--time-limit", "5"]
+    parent = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while not (graders := psutil.Process(parent.pid).children()):
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    graders[0].wait(20)
 
 
 @pytest.mark.full

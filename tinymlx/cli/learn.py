@@ -97,8 +97,8 @@ def started(day: str) -> Any:
 @click.argument("day")
 @click.option("--task", type=click.IntRange(1), help="Only this task.")
 @click.option("--watch", is_flag=True, help="Again whenever the file is saved, until Ctrl-C.")
-@click.option("--seed", type=int, help="Repeat the draws of an earlier check.")
-@click.option("--time-limit", type=click.FloatRange(1), default=60.0, show_default=True, metavar="SECONDS")
+@click.option("--seed", type=click.IntRange(0), help="Repeat the draws of an earlier check.")
+@click.option("--time-limit", type=click.IntRange(5, 3600), default=60, show_default=True, metavar="SECONDS")
 def check(day: str, task: int | None, watch: bool, seed: int | None, time_limit: float) -> None:
     """Grade my/. Exits with 0 if every task asked for passes."""
     from tinymlx.learn.check import check as grade
@@ -163,7 +163,7 @@ def read_progress() -> dict[str, list[int]]:
     try:
         content = json.loads(PROGRESS.read_text())
         return {str(day): [int(task) for task in tasks] for day, tasks in content.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
 
 

@@ -10,6 +10,7 @@ A chapter's tests stand in classes named after their task (`class TestTask2Atten
 import json
 import re
 import secrets
+import signal
 import zlib
 from pathlib import Path
 
@@ -35,11 +36,21 @@ def pytest_addoption(parser):
         help="whose functions the chapters' tests grade; repeatable; default: reference, which is the product",
     )
     group.addoption("--seed", type=int, help="repeat the draws of an earlier run")
+    group.addoption("--stop-after", type=int, metavar="SECONDS", help="die after that many seconds")
     group.addoption("--report", metavar="FILE", help="write each outcome there, as JSON lines")
 
 
 def pytest_configure(config):
     seed = config.getoption("--seed")
+    if seed is not None and seed < 0:
+        raise pytest.UsageError("--seed must be 0 or more")
+    for source in config.getoption("--subject") or ():
+        if source not in ("reference", "exercise") and not Path(source).is_file():
+            raise pytest.UsageError(f"--subject {source!r} is neither reference nor exercise nor a file")
+    if config.getoption("--stop-after"):
+        # Whoever started this may be gone by then: the default action ends the process even within C code.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(config.getoption("--stop-after"))
     config.course_seed = secrets.randbits(32) if seed is None else seed
     if config.getoption("--report"):
         config.pluginmanager.register(_Report(Path(config.getoption("--report"))))
@@ -96,7 +107,8 @@ def subject(request):
     except UserError as error:
         raise Wrong(str(error)) from None
     with grafted(day, mine):
-        yield Subject(day, {name: mine.get(name) or day.reference(name) for name in day.homes})
+        functions = {name: mine.get(name) or day.reference(name) for name in day.homes}
+        yield Subject(day, functions, lambda name: Wrong(f"{name} changed an array, list or dict that it was given"))
 
 
 @pytest.fixture
@@ -152,7 +164,7 @@ class _Report:
         if report.passed:
             return {"outcome": "passed"}
         if report.skipped:
-            return {"outcome": "skipped", "what": str(call.excinfo.value)}
+            return {"outcome": "error", "what": f"skipped: {call.excinfo.value}"}
         error = call.excinfo.value
         if isinstance(error, Wrong):
             return {"outcome": "wrong", **error.facts}

@@ -1,6 +1,7 @@
 """Somebody's functions in the place of the product's: for a test, or inside the running engine."""
 
 import contextlib
+import copy
 import functools
 import inspect
 import linecache
@@ -9,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import mlx.core as mx
+import numpy as np
 
 from tinymlx import kernels
 from tinymlx.engine import Stopped
@@ -19,8 +23,11 @@ from tinymlx.learn.days import Day, functions_of, stub_message
 class Subject:
     """What a test grades: `subject.softmax(scores)`. Names that are not of the day come from the product's modules beside them."""
 
-    def __init__(self, day: Day, functions: Mapping[str, Callable]):
+    def __init__(self, day: Day, functions: Mapping[str, Callable], changed: Callable[[str], Exception] | None = None):
+        """changed: what to raise for a function, by name, that changed its arguments. None: nobody looks."""
         self._day, self._functions = day, dict(functions)
+        if changed:
+            self._functions = {name: keeping_arguments(f, changed(name)) for name, f in self._functions.items()}
 
     def __getattr__(self, name: str) -> Any:
         if name in self._functions:
@@ -29,6 +36,33 @@ class Subject:
             if hasattr(home, name):
                 return getattr(home, name)
         raise AttributeError(f"day {self._day.number} has no {name}")
+
+
+def keeping_arguments(function: Callable, error: Exception) -> Callable:
+    """`function`, raising `error` if an array, list or dict that it was given has changed: `a -= b` on an MLX array does that."""
+
+    def same(a: Any, b: Any) -> bool:
+        if isinstance(a, mx.array):
+            return a.shape == b.shape and a.dtype == b.dtype and mx.array_equal(a, b, equal_nan=True).item()
+        if isinstance(a, np.ndarray):
+            return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        items = (a.items(), b.items()) if isinstance(a, dict) else (enumerate(a), enumerate(b))
+        return len(a) == len(b) and all(i == j and x is y for (i, x), (j, y) in zip(*items))
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = [a for a in (*args, *kwargs.values()) if isinstance(a, mx.array | np.ndarray | list | dict)]
+        before = [mx.array(a) if isinstance(a, mx.array) else copy.copy(a) for a in given]
+        try:
+            mx.eval([b for b in before if isinstance(b, mx.array)])
+        except ValueError:  # while MLX traces, arrays have no values to compare
+            return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if not all(map(same, given, before)):
+            raise error
+        return result
+
+    return call
 
 
 def read_functions(day: Day, file: Path) -> dict[str, str | None]:
@@ -54,14 +88,17 @@ def load_functions(day: Day, file: Path, wanted: set[str]) -> dict[str, Callable
     linecache.checkcache(str(file))
     try:
         exec(compile(source, str(file), "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{where(error, file) or file}: {describe(error)}") from None
     chosen = {}
     for name in day.homes:
         reference = day.reference(name)
         if name not in wanted:
             module.__dict__[name] = reference
-        elif callable(mine := module.__dict__.get(name)):
+        else:
+            mine = module.__dict__.get(name)
+            if not inspect.isfunction(inspect.unwrap(mine)):  # unwrapped: it may be cached
+                raise UserError(f"{file}: {name} is {mine!r} in the end, not the function that `def {name}` made")
             if _parameters(mine) != _parameters(reference):
                 raise UserError(f"{file}: {name}{inspect.signature(mine)} must take ({_parameters(reference)})")
             chosen[name] = mine
@@ -120,9 +157,9 @@ def blaming(day: Day, name: str, function: Callable, file: Path) -> Callable:
     def named() -> Iterator[None]:
         try:
             yield
-        except (UserError, Stopped):  # Ctrl-C in the middle of a prefill passes through it
+        except (UserError, Stopped, KeyboardInterrupt, GeneratorExit):  # Stopped: Ctrl-C in the middle of a prefill
             raise
-        except Exception as error:
+        except BaseException as error:  # sys.exit too
             place = where(error, file) or file
             line = f"your {name} of day {day.number}: {describe(error)} ({place}); tinymlx learn check {day.number}"
             raise UserError(line) from error

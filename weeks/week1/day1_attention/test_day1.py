@@ -126,6 +126,10 @@ class TestTask3Attention:
         """`scale` multiplies once, and it need not be 1/sqrt(D)."""
         self.check(subject, draw(5, 16), draw(9, 16), draw(9, 16), scale=scale)
 
+    def test_leading_axes_broadcast(self, subject, draw):
+        """Four query heads against one head of keys and values: [2, 4, 5, 8] and [2, 1, 6, 8]."""
+        self.check(subject, draw(2, 4, 5, 8), draw(2, 1, 6, 8), draw(2, 1, 6, 8))
+
     def test_mask(self, subject, draw, rng):
         """A masked key's value does not come through, however large."""
         mask = rng.random((2, 1, 6, 9)) < 0.5

@@ -137,6 +137,11 @@ class TestTask2CausalMask:
         self.check(subject, [[32]], [range(33)])
         self.check(subject, [range(20, 27)], [range(27)], 8)
 
+    def test_far_into_a_text(self, subject):
+        """Positions go far beyond what 8 or 16 bits hold: neighbours at 100,000 are still neighbours."""
+        self.check(subject, [[100_000, 100_001]], [[99_999, 100_000, 100_001, 100_002]])
+        self.check(subject, [[100_000, 100_001]], [[99_998, 99_999, 100_000, 100_001]], 2)
+
     def test_each_row_its_own_positions(self, subject):
         """Row b of the batch has its own positions: one at the start of its text, another far into it."""
         self.check(subject, [[0, 1], [9, 10], [4, 5]], [range(11), range(11), range(3, 14)])

@@ -19,6 +19,8 @@ class TestTask1PageSlots:
         pages, slots = unpack(subject.page_slots(table, start, count, page_size), 2, "pages and slots")
         for what, got in (("pages", pages), ("slots", slots)):
             assert_true(isinstance(got, np.ndarray), f"{what} are no NumPy array", got=type(got).__name__)
+            kind = got.dtype
+            assert_true(np.issubdtype(kind, np.integer), f"{what} are no integers", expected="int64", got=str(kind))
         positions = range(start, start + count)
         want_pages = [table[position // page_size] for position in positions]
         assert_same(pages, np.array(want_pages, np.int64), what=f"pages of positions {start} to {start + count - 1}")

@@ -93,6 +93,11 @@ class TestTask2Merge:
             subject.merge(list("aaaaa"), {("a", "a"): 0, ("aa", "a"): 1}), ["aa", "aaa"], what="the symbols of 'aaaaa'"
         )
 
+    def test_one_join_at_a_time(self, subject):
+        """A join can make a pair of lower rank: in "aaaa" the first "aa" meets an "a" before the last two are joined."""
+        ranks = {("aa", "a"): 0, ("a", "a"): 1}
+        assert_same(subject.merge(list("aaaa"), ranks), ["aaa", "a"], what="the symbols of 'aaaa'")
+
     def test_it_is_the_pair_that_has_a_rank(self, subject):
         """ "a" and "bc" spell "abc", which is a token; but its merge is ("ab", "c"), so they stay apart."""
         assert_same(subject.merge(["a", "bc"], {("ab", "c"): 0}), ["a", "bc"], what="the symbols")
