@@ -297,9 +297,9 @@ def run(days: str, prompt: str, model: str, max_tokens: int) -> None:
     "--model", metavar="NAME", help="Folder, .gguf file, `smollm2`, or a name on the hub, which is downloaded."
 )
 @click.option("--size", metavar="0.6B", help="An official Qwen3, without its weights. Default: 0.6B.")
-@click.option("--tokens", type=click.IntRange(1), default=1, show_default=True, help="New tokens of each request.")
-@click.option("--cached", type=click.IntRange(0), default=0, show_default=True, help="Tokens in the cache before them.")
-@click.option("--rows", type=click.IntRange(1), default=1, show_default=True, help="Requests in the step.")
+@click.option("--tokens", type=click.IntRange(1, 10**7), default=1, show_default=True, help="New tokens of each request.")
+@click.option("--cached", type=click.IntRange(0, 10**7), default=0, show_default=True, help="Tokens in the cache before them.")
+@click.option("--rows", type=click.IntRange(1, 10**5), default=1, show_default=True, help="Requests in the step.")
 @click.option("--packing", type=click.Choice(["4bit", "8bit", "bf16", "f32"]), default="bf16", show_default=True)
 @click.option(
     "--bandwidth",
