@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import mlx.core as mx
@@ -18,7 +17,6 @@ from tinymlx.kernels.rms_norm import rms_norm
 from tinymlx.kernels.w4_matvec import w4_matvec
 
 ROOT = Path(__file__).resolve().parent.parent
-rms_norm_module = sys.modules["tinymlx.kernels.rms_norm"]
 SEED = 7
 CASES = [(name, index) for name, cases in KERNELS.items() for index, _ in enumerate(cases(np.random.default_rng(SEED)))]
 
@@ -43,7 +41,7 @@ def test_the_command_lists_and_checks(tmp_path):
     assert done.exit_code == 0 and "✓ rms_norm" in done.output
     rows = json.loads(report.read_text())["kernels"]["rms_norm"]
     assert len(rows) == 18 and all(row["findings"] == [] and row["error_over_bound"] <= 1 for row in rows)
-    assert rows[0]["bytes"]["x"]["distinct"] == rows[0]["bytes"]["x"]["size"]
+    assert rows[4]["bytes"]["x"]["distinct"] == rows[4]["bytes"]["x"]["size"]
     fails(lambda: command("check", "no_such"), "there is no kernel no_such")
     fails(lambda: command("check", "rms_norm", "--report", str(tmp_path / "no" / "report")), "cannot be written")
 
@@ -56,16 +54,11 @@ def test_the_command_lists_and_checks(tmp_path):
         ("total / float(K)", None),
     ],
 )
-def test_the_command_shows_what_is_wrong(monkeypatch, deleted, said):
+def test_the_command_shows_what_is_wrong(deleted, said):
     broken = metal.source("rms_norm").replace(deleted, {"total / float(K)": "total"}.get(deleted, ""))
     assert broken != metal.source("rms_norm")
-    monkeypatch.setattr(metal, "source", lambda name: broken)
-    for kernel in (rms_norm_module.PLAIN, rms_norm_module.RESIDUAL):
-        for made in ("host", "_metal", "_cuda"):
-            monkeypatch.delitem(kernel.__dict__, made, raising=False)
-    done = command("check", "rms_norm")
-    for kernel in (rms_norm_module.PLAIN, rms_norm_module.RESIDUAL):
-        kernel.__dict__.pop("host", None)  # made from the broken text
+    with metal.overlaid({"rms_norm.metal": broken}):
+        done = command("check", "rms_norm")
     assert done.exit_code == 1 and "✗ rms_norm" in done.output
     if said == "race":  # what the READMEs show
         for name in ("README.md", "README.zh-CN.md", "metal_kernels/README.md"):

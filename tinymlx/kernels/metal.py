@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +22,56 @@ _CUDA_ATTRIBUTES = """
 """
 
 
-@functools.cache
 def source(name: str) -> str:
-    """The text of metal_kernels/<name>.metal with what it includes in its place, each file once."""
-    folder, seen = paths.metal_kernels(), set()
+    """The text of metal_kernels/<name>.metal with what it includes in its place, each file once, under `#line` marks.
 
-    def inlined(file: Path) -> str:
-        def replace(match: re.Match) -> str:
-            if match[1] in seen:
-                return ""
-            seen.add(match[1])
-            return inlined(folder / "include" / match[1])
+    A file that is `overlaid` comes as it is there.
+    """
+    seen = set()
 
-        return _INCLUDE.sub(replace, file.read_text(encoding="utf-8"))
+    def inlined(file: str) -> str:
+        text = _overlays.get(file) or _read(file)
+        parts, position = [], 0
+        for match in _INCLUDE.finditer(text):
+            parts.append(text[position : match.start()])
+            if match[1] not in seen:
+                seen.add(match[1])
+                parts.append(f'#line 1 "{match[1]}"\n{inlined(f"include/{match[1]}")}')
+                parts.append(f'#line {text.count(chr(10), 0, match.end()) + 1} "{Path(file).name}"\n')
+            else:
+                parts.append("\n")
+            position = match.end()
+        return "".join([*parts, text[position:]])
 
-    return inlined(folder / f"{name}.metal")
+    return inlined(f"{name}.metal")
+
+
+@functools.cache
+def _read(file: str) -> str:
+    return (paths.metal_kernels() / file).read_text(encoding="utf-8")
+
+
+_overlays: dict[str, str] = {}
+
+
+@contextlib.contextmanager
+def overlaid(files: Mapping[str, str]) -> Iterator[None]:
+    """Put texts in the place of files of metal_kernels/ for a while: `with overlaid({"rms_norm.metal": mine}): ...`.
+
+    Names are relative to metal_kernels/; one that is not there is added. Kernels are compiled anew within, and as before after it.
+    """
+    earlier = dict(_overlays)
+    _overlays.update(files)
+    try:
+        yield
+    finally:
+        _overlays.clear()
+        _overlays.update(earlier)
+
+
+def overlays() -> frozenset[tuple[str, str]]:
+    """What is overlaid now: a compiled step depends on it."""
+    return frozenset(_overlays.items())
 
 
 class MetalKernel:
@@ -47,6 +82,7 @@ class MetalKernel:
 
     def __init__(self, name: str, *, inputs: Sequence[str], outputs: Sequence[str], body: str):
         self.name, self.inputs, self.outputs, self.body = name, list(inputs), list(outputs), body
+        self._made: dict[tuple[str, frozenset], Any] = {}  # by machine and what is overlaid
 
     def arguments(self) -> dict[str, Any]:
         """As `mx.fast.metal_kernel` takes them."""
@@ -58,23 +94,24 @@ class MetalKernel:
             "source": self.body,
         }
 
-    @functools.cached_property
-    def _metal(self):
-        return mx.fast.metal_kernel(**self.arguments())
+    def _make(self, machine: str, make: Callable[[], Any]) -> Any:
+        key = machine, overlays()
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
-    @functools.cached_property
-    def _cuda(self):
+    def _make_cuda(self) -> Any:
         shim = (Path(__file__).parent / "cuda.h").read_text(encoding="utf-8")
         body = _CUDA_ATTRIBUTES + re.sub(r"\bthreadgroup (?=\w)", "__shared__ ", self.body)
         changed = {"header": shim + source(self.name) + "\n#undef inline\n", "source": body}
         return mx.fast.cuda_kernel(**self.arguments() | changed)
 
-    @functools.cached_property
+    @property
     def host(self):
         """The kernel for the CPU, which can also be checked there (`host.check(...)`)."""
         from tinymlx.kernels.host import Kernel
 
-        return Kernel(**self.arguments(), file=f"{self.name}.metal")
+        return self._make("host", lambda: Kernel(**self.arguments(), file=f"{self.name}.metal"))
 
     def __call__(
         self,
@@ -87,7 +124,7 @@ class MetalKernel:
     ) -> list[mx.array]:
         """grid: threads, not threadgroups. Returns one array for each of `outputs`."""
         launch = {
-            "inputs": list(inputs),
+            "inputs": [_at_least_8(x) for x in inputs],
             "template": list(template.items()),
             "grid": grid,
             "threadgroup": threadgroup,
@@ -101,7 +138,14 @@ class MetalKernel:
             return report.outputs or [mx.full(shape, mx.nan, dtype) for shape, dtype in zip(shapes, dtypes)]
         if mx.default_device() == mx.cpu:
             return self.host(**launch)
-        return (self._metal if mx.metal.is_available() else self._cuda)(**launch)
+        if mx.metal.is_available():
+            return self._make("metal", lambda: mx.fast.metal_kernel(**self.arguments()))(**launch)
+        return self._make("cuda", self._make_cuda)(**launch)
+
+
+def _at_least_8(x: mx.array) -> mx.array:
+    """MLX hands arrays of fewer than 8 elements over as `constant T*`, which no kernel here expects: a longer copy is `device`."""
+    return x if x.size >= 8 else mx.pad(x.reshape(-1), (0, 8 - x.size))
 
 
 _reports: list | None = None

@@ -12,6 +12,7 @@ from types import ModuleType
 
 from tinymlx import ops
 from tinymlx.errors import UserError
+from tinymlx.kernels import metal
 
 # In order of preference. `auto` and `mlx` coincide until the kernels of metal_kernels/ bring routes of their own.
 PREFERENCES = {"auto": ("mlx", "twin"), "mlx": ("mlx", "twin"), "reference": ("twin",)}
@@ -71,7 +72,7 @@ def compile_key() -> tuple:
 
     It holds the grafted functions themselves: the id of one that is gone can be another's.
     """
-    return preference(), frozenset(_grafts.items())
+    return preference(), frozenset(_grafts.items()), metal.overlays()
 
 
 def traceable() -> bool:
