@@ -1,7 +1,8 @@
 // What our Metal kernels need of Metal, in CUDA's words: the `header` of mx.fast.cuda_kernel. A simdgroup is a warp.
 //
 // Threadgroup variables stand in a kernel's body, where `threadgroup` is written as __shared__; in the signature of a function the word
-// says what a pointer points to, and CUDA finds that out by itself. simdgroup_matrix has no counterpart here.
+// says what a pointer points to, and CUDA finds that out by itself. In the place of simdgroup_matrix stands what include/fragment.metal
+// makes of it.
 
 using uint = unsigned int;
 using ushort = unsigned short;
@@ -51,4 +52,56 @@ __device__ __forceinline__ To as_type(From value) {
   To result;
   memcpy(&result, &value, sizeof(To));
   return result;
+}
+
+// include/fragment.metal with the layout and the rounding of tensor cores (PTX ISA, mma.m16n8k16).
+#define FRAGMENTS
+
+__device__ __forceinline__ uint fragment_row(uint lane) { return lane / 4; }
+__device__ __forceinline__ uint fragment_column(uint lane) { return lane % 4 * 2; }
+__device__ __forceinline__ uint right_row(uint lane, int j) { return lane % 4 * 2 + j; }
+__device__ __forceinline__ uint right_column(uint lane, int) { return lane / 4; }
+
+template <typename T>
+struct Pair {
+  uint bits;
+};
+
+template <typename T>
+constexpr bool is_bfloat = false;
+template <>
+constexpr bool is_bfloat<bfloat> = true;
+
+__device__ __forceinline__ uint bits_of(__nv_bfloat162 two) { return as_type<uint>(two); }
+__device__ __forceinline__ uint bits_of(__half2 two) { return as_type<uint>(two); }
+
+template <typename T>
+__device__ __forceinline__ Pair<T> pair(T first, T second) {
+  if constexpr (is_bfloat<T>) {
+    return {bits_of(__halves2bfloat162(first, second))};
+  } else {
+    return {bits_of(__halves2half2(first, second))};
+  }
+}
+template <typename T>
+__device__ __forceinline__ Pair<T> pair(float first, float second) {
+  if constexpr (is_bfloat<T>) {
+    return {bits_of(__floats2bfloat162_rn(first, second))};
+  } else {
+    return {bits_of(__floats2half2_rn(first, second))};
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void multiply(float (&sum)[2][2], Pair<T> (&left)[2][2], Pair<T> (&right)[2]) {
+#define MULTIPLY(TYPE)                                                                                                           \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+      : "+f"(sum[0][0]), "+f"(sum[0][1]), "+f"(sum[1][0]), "+f"(sum[1][1])                                                        \
+      : "r"(left[0][0].bits), "r"(left[1][0].bits), "r"(left[0][1].bits), "r"(left[1][1].bits), "r"(right[0].bits), "r"(right[1].bits))
+  if constexpr (is_bfloat<T>) {
+    MULTIPLY("bf16");
+  } else {
+    MULTIPLY("f16");
+  }
+#undef MULTIPLY
 }

@@ -1,0 +1,43 @@
+// What a lane holds of the 8 x 8 matrices that a simdgroup multiplies together. cuda.h brings its own: another layout, and tensor cores.
+//
+//   left, sum    row fragment_row, columns fragment_column and the next
+//   right        element j: row right_row, column right_column
+
+#ifndef FRAGMENTS
+
+inline uint fragment_row(uint lane) { return ((lane / 4) & 4) + (lane / 2) % 4; }
+inline uint fragment_column(uint lane) { return ((lane / 4) & 2) * 2 + (lane % 2) * 2; }
+inline uint right_row(uint lane, int) { return fragment_row(lane); }
+inline uint right_column(uint lane, int j) { return fragment_column(lane) + j; }
+
+// Two neighbouring elements of a matrix whose numbers come as T.
+template <typename T>
+struct Pair {
+  float first, second;
+};
+
+template <typename T, typename N>
+inline Pair<T> pair(N first, N second) {
+  return Pair<T>{float(first), float(second)};
+}
+
+// sum (16 x 8) += left (16 x 16) right (16 x 8), each in quarters or halves of 8 x 8.
+template <typename T>
+inline void multiply(thread float (&sum)[2][2], thread Pair<T> (&left)[2][2], thread Pair<T> (&right)[2]) {
+  for (int row = 0; row < 2; row++) {
+    simdgroup_matrix<float, 8, 8> total, a, b;
+    total.thread_elements()[0] = sum[row][0];
+    total.thread_elements()[1] = sum[row][1];
+    for (int k = 0; k < 2; k++) {
+      a.thread_elements()[0] = left[row][k].first;
+      a.thread_elements()[1] = left[row][k].second;
+      b.thread_elements()[0] = right[k].first;
+      b.thread_elements()[1] = right[k].second;
+      simdgroup_multiply_accumulate(total, a, b, total);
+    }
+    sum[row][0] = total.thread_elements()[0];
+    sum[row][1] = total.thread_elements()[1];
+  }
+}
+
+#endif
