@@ -30,7 +30,7 @@ def source(name: str) -> str:
     seen = set()
 
     def inlined(file: str) -> str:
-        text = _overlays.get(file) or _read(file)
+        text = text_of(file)
         parts, position = [], 0
         for match in _INCLUDE.finditer(text):
             parts.append(text[position : match.start()])
@@ -44,6 +44,11 @@ def source(name: str) -> str:
         return "".join([*parts, text[position:]])
 
     return inlined(f"{name}.metal")
+
+
+def text_of(file: str) -> str:
+    """A file's text, named relative to metal_kernels/: the one in force, if it is overlaid. Raises OSError where there is none."""
+    return _overlays.get(file) or _read(file)
 
 
 @functools.cache
@@ -132,7 +137,7 @@ class MetalKernel:
             "output_dtypes": list(dtypes),
         }
         if _reports is not None:
-            report = self.host.check(**launch)
+            report = self.host.check(**launch, **_check_options)
             _reports.append(report)
             # A kernel that did not come to its end has no outputs, and a finding that says so.
             return report.outputs or [mx.full(shape, mx.nan, dtype) for shape, dtype in zip(shapes, dtypes)]
@@ -149,14 +154,19 @@ def _at_least_8(x: mx.array) -> mx.array:
 
 
 _reports: list | None = None
+_check_options: dict[str, Any] = {}
 
 
 @contextlib.contextmanager
-def host_checked() -> Iterator[list]:
-    """Within it kernels run on the CPU and watched; yields the list that each run's `host.Report` is appended to."""
-    global _reports
-    earlier, _reports = _reports, []
+def host_checked(**options) -> Iterator[list]:
+    """Within it kernels run on the CPU and watched; yields the list that each run's `host.Report` is appended to.
+
+    options: `seconds` and others of `host.Kernel.check`.
+    """
+    global _reports, _check_options
+    earlier = _reports, _check_options
+    _reports, _check_options = [], options
     try:
         yield _reports
     finally:
-        _reports = earlier
+        _reports, _check_options = earlier
