@@ -18,17 +18,23 @@ from click.testing import CliRunner
 from one_line import fails
 from tiny import write_checkpoint
 
-from tinymlx import cli, kernels, ops
+from tinymlx import cli, kernels, ops, paths
 from tinymlx.cache import KVView
 from tinymlx.cli.learn import PROGRESS
 from tinymlx.engine import Stopped
 from tinymlx.errors import UserError
+from tinymlx.kernels import metal
 from tinymlx.learn import mine
 from tinymlx.learn.check import check
-from tinymlx.learn.days import all_days, find_day
-from tinymlx.learn.subject import blaming
+from tinymlx.learn.days import MetalDay, all_days, find_day
+from tinymlx.learn.grading import Wrong, assert_bytes
+from tinymlx.learn.metal_text import functions_of
+from tinymlx.learn.subject import MetalSubject, blaming, load_functions, read_functions
 
 pytestmark = pytest.mark.capability("course: start, check, hint, diff, run")
+
+
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="needs g++ or clang++")
 
 
 @pytest.fixture
@@ -349,6 +355,100 @@ def test_an_error_in_a_generator_is_named_and_a_stop_passes(desk):
 
     with pytest.raises(Stopped):
         blaming(day, "prefill", stopped, file)(None, [], 0, 1)
+
+
+# Metal days
+
+
+@pytest.mark.parametrize(
+    "text, names",
+    [
+        ("inline void f(int a) { if (a) { } }\nvoid g();\n", ["f"]),
+        ("template <typename T, int N = (3 > 2)>\ninline T f(T a) { return a; } // }\n", ["f"]),
+        ("struct S { int x; int get() { return x; } };\nint a[] = {1, 2};\n#define M(x) { x\n", []),
+        ("[[max_total_threads_per_threadgroup(32)]] kernel void f(device T* y [[buffer(0)]]) { /* } */ }", ["f"]),
+        ("constant int N = 3;\nvoid f() { char c = '{'; } void g() { static_assert(false, \"}\"); }", ["f", "g"]),
+    ],
+)
+def test_functions_are_found_by_their_braces(text, names):
+    found = functions_of(text)
+    assert list(found) == names
+    assert all(text[f.start : f.end] == f.text and f.text.endswith("}") for parts in found.values() for f in parts)
+
+
+@pytest.mark.parametrize("text, line", [("void f() {\n", 1), ("\n}\n", 2)])
+def test_braces_that_do_not_match_have_a_line(text, line):
+    with pytest.raises(SyntaxError) as error:
+        functions_of(text)
+    assert error.value.lineno == line
+
+
+class TestMetalDay:
+    """A day whose one task is the product's rms_norm."""
+
+    HEAD = "// Our norm.\n\ninline float square(float v) { return v * v; }\n\n"
+
+    @pytest.fixture
+    def day(self, desk):
+        text = (paths.metal_kernels() / "rms_norm.metal").read_text()
+        function = functions_of(text)["rms_norm"][0].text
+        marker = '{ static_assert(false, "2.6 task 1: the norm"); }\n'
+        (desk / "exercise.metal").write_text(f"{self.HEAD}// The norm.\n{function.partition('{')[0]}{marker}")
+        self.answer = self.HEAD + function.replace("float(value) * float(value)", "square(float(value))")
+        return MetalDay("2.6", "norm", desk)
+
+    def graded(self, day, text):
+        """A subject that has run the product's wrapper once."""
+        from tinymlx.kernels.rms_norm import rms_norm
+
+        (file := day.folder / "mine.metal").write_text(text)
+        subject = MetalSubject(day.overlay(load_functions(day, file, {"rms_norm"})), file)
+        x = mx.random.normal((2, 512))
+        y = subject.run(rms_norm, x, mx.ones(512), 1e-6)
+        assert mx.allclose(y, ops.rms_norm(x, mx.ones(512), 1e-6), atol=1e-5)
+        return subject
+
+    def test_the_exercise_is_a_marker(self, day):
+        assert [(t.number, t.title, t.functions) for t in day.tasks] == [(1, "the norm", ("rms_norm",))]
+        assert day.homes == {"rms_norm": "rms_norm.metal"} and day.mine.suffix == ".metal"
+        assert read_functions(day, day.exercise) == {"rms_norm": "2.6 task 1: the norm"}
+
+    @needs_compiler
+    def test_a_helper_comes_along_and_bytes_are_counted(self, day):
+        subject = self.graded(day, self.answer)
+        assert_bytes(subject.traffic["x"].read, 4096, 2, "x")
+        with pytest.raises(Wrong, match="2.00 times the bytes needed"):
+            assert_bytes(subject.traffic["x"].read, 4096, 1.5, "x")
+
+    @needs_compiler
+    def test_a_race_names_both_lines_of_the_learners_file(self, day):
+        text = self.answer.replace("  threadgroup_barrier(mem_flags::mem_threadgroup);\n", "")
+        with pytest.raises(Wrong) as wrong:
+            self.graded(day, text)
+        lines = [i for i, line in enumerate(text.splitlines(), 1) if "partial[" in line]
+        said = wrong.value.facts
+        assert "race: thread" in said["what"] and all(f"mine.metal:{line}" in said["what"] for line in lines)
+        assert f"{lines[1]}: total += partial[i];" in said["note"]
+
+    @needs_compiler
+    def test_a_compile_error_names_the_line(self, day):
+        with pytest.raises(Wrong, match=r"mine.metal:3: compile error: .*v_"):
+            self.graded(day, self.answer.replace("v * v", "v * v_"))
+
+    def test_a_changed_signature_or_unknown_include_is_one_line(self, day):
+        fails(
+            lambda: self.graded(day, self.answer.replace("int K, uint row", "uint K, uint row")), "must stay: template"
+        )
+        fails(lambda: self.graded(day, '#include "no.metal"\n' + self.answer), "no metal_kernels/include/no.metal")
+
+    def test_in_the_engine_our_kernels_are_asked_for(self, day, monkeypatch):
+        monkeypatch.delenv("TINYMLX_KERNELS", raising=False)
+        day.mine.parent.mkdir(parents=True)
+        day.mine.write_text(self.answer)
+        with mine.mine_in_engine([day]) as lines:
+            assert lines == ["2.6 norm: your rms_norm"] and os.environ["TINYMLX_KERNELS"] == "ours"
+            assert "square(float(value))" in metal.source("rms_norm")
+        assert "TINYMLX_KERNELS" not in os.environ and "square(" not in metal.source("rms_norm")
 
 
 @pytest.mark.full

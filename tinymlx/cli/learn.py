@@ -1,7 +1,6 @@
 """tinymlx learn: do the course, be graded, and run what you wrote inside the engine."""
 
 import difflib
-import inspect
 import json
 import os
 import sys
@@ -147,7 +146,7 @@ def show(day: Any, verdicts: list) -> None:
         click.echo(f"    {first['what']}")
         for key in ("expected", "got", "at", "note"):
             if first.get(key):
-                click.echo(f"    {key:<9}{first[key]}")
+                click.echo(f"    {key:<9}" + first[key].replace("\n", "\n             "))
         if first.get("printed", "").strip():
             click.echo("    printed  " + first["printed"].strip().replace("\n", "\n             "))
         seed = f" · the same draws: --seed {first['seed']}" if "seed" in first else ""
@@ -206,8 +205,6 @@ def hint(day: str, task: int, level: int) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask first.")
 def diff(day: str, task: int | None, yes: bool) -> None:
     """Compare my/ with the product's code: this shows the answer."""
-    from tinymlx.learn.days import functions_of
-
     found = started(day)
     tasks = [found.task(task)] if task else found.tasks
     if not yes:
@@ -216,15 +213,13 @@ def diff(day: str, task: int | None, yes: bool) -> None:
         )
     source = found.mine.read_text(encoding="utf-8", errors="replace")
     try:
-        mine = functions_of(source)
+        mine = found.read(source)
     except SyntaxError as error:
         raise UserError(f"{found.mine}:{error.lineno}: {error.msg}") from None
     for name in (name for t in tasks for name in t.functions):
-        home = found.homes[name]
-        theirs = inspect.getsource(found.reference(name)).splitlines()
-        node = mine.get(name)
-        ours = source.splitlines()[node.lineno - 1 : node.end_lineno] if node else []
-        for line in difflib.unified_diff(ours, theirs, str(found.mine), f"{home.__name__}.{name}", lineterm="", n=100):
+        theirs, home = found.answer(name)
+        ours = mine[name].text.splitlines() if name in mine else []
+        for line in difflib.unified_diff(ours, theirs.splitlines(), str(found.mine), home, lineterm="", n=100):
             click.secho(line, fg={"+": "green", "-": "red"}.get(line[:1]))
 
 
@@ -297,8 +292,12 @@ def run(days: str, prompt: str, model: str, max_tokens: int) -> None:
     "--model", metavar="NAME", help="Folder, .gguf file, `smollm2`, or a name on the hub, which is downloaded."
 )
 @click.option("--size", metavar="0.6B", help="An official Qwen3, without its weights. Default: 0.6B.")
-@click.option("--tokens", type=click.IntRange(1, 10**7), default=1, show_default=True, help="New tokens of each request.")
-@click.option("--cached", type=click.IntRange(0, 10**7), default=0, show_default=True, help="Tokens in the cache before them.")
+@click.option(
+    "--tokens", type=click.IntRange(1, 10**7), default=1, show_default=True, help="New tokens of each request."
+)
+@click.option(
+    "--cached", type=click.IntRange(0, 10**7), default=0, show_default=True, help="Tokens in the cache before them."
+)
 @click.option("--rows", type=click.IntRange(1, 10**5), default=1, show_default=True, help="Requests in the step.")
 @click.option("--packing", type=click.Choice(["4bit", "8bit", "bf16", "f32"]), default="bf16", show_default=True)
 @click.option(

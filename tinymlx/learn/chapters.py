@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinymlx import paths
+from tinymlx.learn import metal_text
 from tinymlx.learn.days import Day
 
 _HINT = re.compile(r"<details>\s*<summary>Task (\d+), hint (\d+)</summary>(.*?)</details>", re.DOTALL)
 _BLOCK = re.compile(r"^```(\w*)[ ]*(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
-_SNIPPET = re.compile(r"(<!-- product: ([\w.]+) -->\n)```python\n(?:.*\n)*?```$", re.MULTILINE)
+_SNIPPET = re.compile(r"(<!-- product: ([\w.]+) -->\n)```(python|metal)\n(?:.*\n)*?```$", re.MULTILINE)
 
 
 def hints(day: Day) -> dict[int, list[str]]:
@@ -38,10 +40,18 @@ def blocks(chapter: Path) -> Iterator[Block]:
 
 
 def with_snippets(text: str) -> str:
-    """A chapter in which each block under `<!-- product: tinymlx.cache.pool.page_slots -->` is the source of that function or class."""
-    return _SNIPPET.sub(lambda match: f"{match[1]}```python\n{source_of(match[2])}```", text)
+    """A chapter in which each block under `<!-- product: tinymlx.cache.pool.page_slots -->` is the source of that function or class.
+
+    Under `<!-- product: metal_kernels.include.dot.share -->` it is a block of ```metal, that function of include/dot.metal.
+    """
+    return _SNIPPET.sub(lambda match: f"{match[1]}```{match[3]}\n{source_of(match[2])}```", text)
 
 
 def source_of(name: str) -> str:
     """The source of the product's `name`, a dotted path."""
+    package, _, inner = name.partition(".")
+    if package == "metal_kernels":
+        file, _, function = inner.rpartition(".")
+        text = (paths.metal_kernels() / f"{file.replace('.', '/')}.metal").read_text(encoding="utf-8")
+        return "".join(f"{part.text}\n" for part in metal_text.functions_of(text)[function])
     return inspect.getsource(pkgutil.resolve_name(name))

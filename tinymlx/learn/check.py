@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tinymlx.errors import UserError
-from tinymlx.learn.days import Day, Task
+from tinymlx.kernels.host import compiler
+from tinymlx.learn.days import Day, MetalDay, Task
 from tinymlx.learn.subject import read_functions
 
 TIME_LIMIT_S = 60.0
@@ -42,9 +43,13 @@ class Verdict:
 def check(
     day: Day, file: Path, *, task: int | None = None, seed: int | None = None, time_limit_s: float = TIME_LIMIT_S
 ) -> list[Verdict]:
-    """A verdict for each task of the day, or for one of them. Raises UserError for a file that is no Python, or without pytest."""
+    """A verdict for each task of the day, or for one of them. Raises UserError for a file that is no Python, or without pytest;
+    for a Metal day also without a C++ compiler.
+    """
     if importlib.util.find_spec("pytest") is None:
         raise UserError("grading needs pytest; pip install pytest")
+    if isinstance(day, MetalDay):
+        compiler.native()
     tasks = [day.task(task)] if task else list(day.tasks)
     written = read_functions(day, file)
     verdicts = {t.number: Verdict(t, "missing") for t in tasks}
@@ -52,7 +57,7 @@ def check(
         gone = [name for name in t.functions if name not in written]
         messages = [written[name] for name in t.functions if written.get(name)]
         if gone:
-            verdicts[t.number].first = {"what": f"there is no `def {gone[0]}(...)` at the top of {file}"}
+            verdicts[t.number].first = {"what": f"there is no {day.how_defined.format(gone[0])} at the top of {file}"}
         elif messages:
             verdicts[t.number].first = {"what": messages[0]}
     ready = [t for t in tasks if not verdicts[t.number].first]
@@ -90,12 +95,12 @@ def _verdict(task: Task, records: list[dict[str, Any]], end: str | None) -> Verd
 
 def _run(day: Day, file: Path, tasks: list[Task], seed: int | None, time_limit_s: float) -> tuple[list, str | None]:
     """Each test's record, and why the run ended early (None: it did not)."""
-    chosen = " or ".join(f"TestTask{t.number}" for t in tasks)
     with tempfile.TemporaryDirectory(prefix="tinymlx-check-") as scratch:
         report = Path(scratch) / "report"
         command = [
             sys.executable, "-P", "-m", "pytest", "-q", "--noconftest", "-p", "tinymlx.learn.plugin", "-p", "no:cacheprovider",
-            "-c", os.devnull, "--rootdir", str(day.folder), "--import-mode", "importlib", "-k", chosen,
+            "-c", os.devnull, "--rootdir", str(day.folder), "--import-mode", "importlib",
+            "--tasks", ",".join(str(t.number) for t in tasks),
             "--subject", str(file.resolve()), "--report", str(report),
             "--stop-after", str(math.ceil(time_limit_s) + 5), str(day.tests),
         ]  # fmt: skip

@@ -82,6 +82,16 @@ def assert_true(holds, what: str, *, expected: str = "", got: str = "") -> None:
         raise Wrong(what, expected=expected, got=got)
 
 
+def assert_bytes(moved: int, least: int, most: float, what: str) -> None:
+    """Demands that at most `most` times the `least` bytes are moved: `subject.traffic["w"].read` of a kernel. Raises Wrong."""
+    if moved > most * least:
+        raise Wrong(
+            f"{what}: {moved / least:.2f} times the bytes needed",
+            expected=f"at most {most * least:.0f}",
+            got=str(moved),
+        )
+
+
 def unpack(got, count: int, what: str) -> tuple:
     """The `count` values that a function returned. An array would unpack along its first axis without a word: raises Wrong."""
     if not isinstance(got, tuple | list) or len(got) != count:

@@ -1,10 +1,11 @@
 """The learner's functions in the running engine."""
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 
 from tinymlx.errors import UserError
-from tinymlx.learn.days import Day, find_day
+from tinymlx.learn.days import Day, MetalDay, find_day
 from tinymlx.learn.subject import blaming, grafted, load_functions, read_functions
 
 
@@ -26,13 +27,20 @@ def mine_in_engine(days: Sequence[Day]) -> Iterator[list[str]]:
     """Runs what the learner has written of these days inside the engine. Yields a line a day: what is theirs and what is not.
 
     A model must be made inside, for it asks some of these functions when it is made. Raises UserError when nothing is written.
+    For a day of Metal our kernels are asked for, TINYMLX_KERNELS=ours, unless the user asks for others.
     """
     lines, loaded = [], []
     for day in days:
+        if not day.in_engine:
+            raise UserError(
+                f"the functions of day {day.number} are no part of the engine; tinymlx learn check {day.number}"
+            )
         state = read_functions(day, day.mine)
         ready = {name for name, message in state.items() if message is None}
         functions = load_functions(day, day.mine, ready)
-        loaded.append((day, {name: blaming(day, name, f, day.mine) for name, f in functions.items()}))
+        if not isinstance(day, MetalDay):
+            functions = {name: blaming(day, name, f, day.mine) for name, f in functions.items()}
+        loaded.append((day, functions))
         missing = [name for name in day.homes if name not in functions]
         line = (
             f"{day.number} {day.topic}: your {', '.join(functions)}"
@@ -45,6 +53,9 @@ def mine_in_engine(days: Sequence[Day]) -> Iterator[list[str]]:
             f"nothing is written yet in {', '.join(str(day.mine) for day in days)}; there is nothing of yours to run"
         )
     with contextlib.ExitStack() as stack:
+        if any(isinstance(day, MetalDay) for day in days) and "TINYMLX_KERNELS" not in os.environ:
+            os.environ["TINYMLX_KERNELS"] = "ours"
+            stack.callback(os.environ.pop, "TINYMLX_KERNELS", None)
         for day, functions in loaded:
             stack.enter_context(grafted(day, functions))
         yield lines

@@ -3,6 +3,7 @@
 A chapter's tests stand in classes named after their task (`class TestTask2Attention`) and use these fixtures:
 
     subject   the product's functions, with those of the class's task taken from --subject
+              (of a Metal day: `subject.run(wrapper, ...)`, see subject.MetalSubject)
     draw      draw(2, 3, dtype=mx.float16) -> normal numbers, new in each run; the same again with --seed
     rng       a NumPy generator for other draws
 """
@@ -19,9 +20,10 @@ import numpy as np
 import pytest
 
 from tinymlx.errors import UserError
-from tinymlx.learn.days import all_days
+from tinymlx.kernels.host import compiler
+from tinymlx.learn.days import MetalDay, all_days
 from tinymlx.learn.grading import Wrong
-from tinymlx.learn.subject import Subject, describe, grafted, load_functions, read_functions, where
+from tinymlx.learn.subject import MetalSubject, Subject, describe, grafted, load_functions, read_functions, where
 
 _PRINTED = 1000  # characters of what the learner's code printed, from the end
 _CLASS = re.compile(r"TestTask(\d+)")
@@ -35,6 +37,7 @@ def pytest_addoption(parser):
         metavar="reference|exercise|PATH",
         help="whose functions the chapters' tests grade; repeatable; default: reference, which is the product",
     )
+    group.addoption("--tasks", metavar="1,3", help="only the tests of these tasks")
     group.addoption("--seed", type=int, help="repeat the draws of an earlier run")
     group.addoption("--stop-after", type=int, metavar="SECONDS", help="die after that many seconds")
     group.addoption("--report", metavar="FILE", help="write each outcome there, as JSON lines")
@@ -54,6 +57,12 @@ def pytest_configure(config):
     config.course_seed = secrets.randbits(32) if seed is None else seed
     if config.getoption("--report"):
         config.pluginmanager.register(_Report(Path(config.getoption("--report"))))
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--tasks"):
+        chosen = set(map(int, config.getoption("--tasks").split(",")))
+        items[:] = [item for item in items if _task_of(item.cls) in chosen]
 
 
 def pytest_report_header(config):
@@ -88,7 +97,7 @@ def pytest_generate_tests(metafunc):
     for source in metafunc.config.getoption("--subject") or ["reference"]:
         file = _file_of(source, day)
         try:
-            has = file is None or wanted & read_functions(day, file).keys()
+            has = file is None or (file.suffix == day.suffix and wanted & read_functions(day, file).keys())
         except UserError as error:
             raise pytest.UsageError(str(error)) from None
         if has:
@@ -106,6 +115,16 @@ def subject(request):
         mine = load_functions(day, file, wanted) if file else {}
     except UserError as error:
         raise Wrong(str(error)) from None
+    if isinstance(day, MetalDay):
+        try:
+            compiler.native()
+        except UserError as error:
+            pytest.skip(str(error))
+        written = read_functions(day, file) if file else {}
+        for message in (written[name] for name in mine if written[name] is not None):
+            raise NotImplementedError(message)
+        yield MetalSubject(day.overlay(mine), file)
+        return
     with grafted(day, mine):
         functions = {name: mine.get(name) or day.reference(name) for name in day.homes}
         yield Subject(day, functions, lambda name: Wrong(f"{name} changed an array, list or dict that it was given"))

@@ -14,10 +14,16 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from tinymlx import kernels
+from tinymlx import kernels, paths
 from tinymlx.engine import Stopped
 from tinymlx.errors import UserError
-from tinymlx.learn.days import Day, functions_of, stub_message
+from tinymlx.kernels import metal
+from tinymlx.kernels.host import Finding, Traffic
+from tinymlx.learn import metal_text
+from tinymlx.learn.days import Day, MetalDay
+from tinymlx.learn.grading import Wrong
+
+HANG_S = 5.0  # of computing time, for one launch of a kernel that is graded
 
 
 class Subject:
@@ -36,6 +42,42 @@ class Subject:
             if hasattr(home, name):
                 return getattr(home, name)
         raise AttributeError(f"day {self._day.number} has no {name}")
+
+
+class MetalSubject:
+    """What a test of a Metal day grades: `y = subject.run(rms_norm, x, weight, eps)`, a wrapper of the product, or any `MetalKernel`."""
+
+    def __init__(self, texts: Mapping[str, str], file: Path | None = None):
+        """texts: the files that are overlaid, the functions to grade in them; file: where these stand."""
+        self._texts, self._file = texts, file
+        self.reports: list = []  # the host checker's, one for each launch of the last run
+
+    def run(self, wrapper: Callable, *args: Any, **kwargs: Any) -> Any:
+        """wrapper(...), all its launches on the CPU and watched. Raises Wrong for what the checker finds."""
+        with metal.overlaid(self._texts), metal.host_checked(seconds=HANG_S) as self.reports:
+            result = wrapper(*args, **kwargs)
+            mx.eval(result)
+        # A race explains the value that was read too early.
+        findings = sorted((f for report in self.reports for f in report.findings), key=lambda f: f.kind != "race")
+        if findings:
+            raise Wrong(str(findings[0]), note="\n".join([*self._shown(findings[0]), *map(str, findings[1:3])]))
+        return result
+
+    def _shown(self, finding: Finding) -> Iterator[str]:
+        """The learner's lines that a finding names."""
+        lines = self._file.read_text(encoding="utf-8").splitlines() if self._file else []
+        for place in dict.fromkeys((p.file, p.line) for p in (finding.place, finding.other) if p):
+            if place[0] == str(self._file) and 0 < place[1] <= len(lines):
+                yield f"{place[1]}: {lines[place[1] - 1].strip()}"
+
+    @property
+    def traffic(self) -> dict[str, Traffic]:
+        """Bytes by the buffer's name, of all launches of the last run together."""
+        total: dict[str, Traffic] = {}
+        for name, t in (item for report in self.reports for item in report.traffic.items()):
+            s = total.get(name, Traffic(0, 0, 0, 0))
+            total[name] = Traffic(max(s.size, t.size), s.read + t.read, s.distinct + t.distinct, s.written + t.written)
+        return total
 
 
 def keeping_arguments(function: Callable, error: Exception) -> Callable:
@@ -70,17 +112,39 @@ def read_functions(day: Day, file: Path) -> dict[str, str | None]:
 
     Raises UserError for a file that cannot be read or is no Python.
     """
-    found = functions_of(_source(file))
-    return {name: stub_message(found[name]) for name in day.homes if name in found}
+    found = day.read(_source(day, file))
+    return {name: found[name].message for name in day.homes if name in found}
 
 
-def load_functions(day: Day, file: Path, wanted: set[str]) -> dict[str, Callable]:
+def load_functions(day: Day, file: Path, wanted: set[str]) -> dict[str, Any]:
+    """What `grafted` takes, of a file of Python or Metal. Raises UserError as `load_python` and `load_metal` do."""
+    return (load_metal if isinstance(day, MetalDay) else load_python)(day, file, wanted)
+
+
+def load_metal(day: MetalDay, file: Path, wanted: set[str]) -> dict[str, metal_text.Replacement]:
+    """The functions of `file` named in `wanted`; with them come its helpers, all that is no function of the day.
+
+    Raises UserError for a file that cannot be read, or a signature that is not the reference's.
+    """
+    source = _source(day, file)
+    found = metal_text.functions_of(source)
+    for name in sorted(wanted & found.keys()):
+        signatures, demanded = ([f.signature for f in parts] for parts in (found[name], day.reference(name)))
+        if signatures != demanded:
+            raise UserError(f"{file}:{found[name][0].line}: the signature of {name} must stay: {'; '.join(demanded)}")
+    for name in metal_text.includes(source):
+        if not (paths.metal_kernels() / "include" / name).is_file():
+            raise UserError(f'{file}: there is no metal_kernels/include/{name}; leave #include "{name}" out')
+    return metal_text.replacements(source, str(file), wanted & found.keys(), set(day.homes))
+
+
+def load_python(day: Day, file: Path, wanted: set[str]) -> dict[str, Callable]:
     """Run `file` and return its functions named in `wanted`. What else it defines of the day is replaced by the product's.
 
     So each task is graded alone: a helper of another task that is not written yet, or wrong, does not matter. Raises UserError for a
     file that cannot be read or run, or a function whose parameters are not the product's.
     """
-    source = _source(file)
+    source = _source(day, file)
     # A name of its own for each run: a traceback shows the text that ran, not what the file has become meanwhile.
     module = ModuleType(f"exercise_{day.number.replace('.', '_')}")
     module.__file__ = str(file)
@@ -112,13 +176,13 @@ def _parameters(function: Callable) -> str:
     return str(inspect.Signature(plain))[1:-1]
 
 
-def _source(file: Path) -> str:
+def _source(day: Day, file: Path) -> str:
     try:
         source = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     try:
-        compile(source, str(file), "exec")
+        day.read(source) if isinstance(day, MetalDay) else compile(source, str(file), "exec")
     except (SyntaxError, ValueError) as error:  # ValueError: a null byte
         line = f":{error.lineno}" if getattr(error, "lineno", None) else ""
         raise UserError(f"{file}{line}: {getattr(error, 'msg', None) or error}") from None
@@ -126,9 +190,12 @@ def _source(file: Path) -> str:
 
 
 @contextlib.contextmanager
-def grafted(day: Day, functions: Mapping[str, Callable]) -> Iterator[None]:
-    """The day's functions, inside the product, for a while."""
+def grafted(day: Day, functions: Mapping[str, Any]) -> Iterator[None]:
+    """The day's functions, as `load_functions` gives them, inside the product for a while."""
     with contextlib.ExitStack() as stack:
+        if isinstance(day, MetalDay):
+            stack.enter_context(metal.overlaid(day.overlay(functions)))
+            functions = {}
         for name, function in functions.items():
             stack.enter_context(kernels.graft(day.homes[name], **{name: function}))
         yield
