@@ -55,11 +55,11 @@ def test_bytes_that_are_counted(monkeypatch):
 
 def test_the_buffers_are_what_is_counted(monkeypatch):
     """A read goes over N bytes; a copy reads N / 2 and writes N / 2."""
-    parts = bandwidth._parts(8 * MIB, 3)
+    parts = bandwidth.touched(8 * MIB, 3)
     assert sum(part.nbytes for part in parts) == 8 * MIB and len(parts) == 3
     assert sum(b.nbytes for b in bandwidth._buffers(8 * MIB)) == 8 * MIB
     made = []
-    monkeypatch.setattr(bandwidth, "_parts", lambda nbytes, threads: made.append(nbytes) or parts)
+    monkeypatch.setattr(bandwidth, "touched", lambda nbytes, threads: made.append(nbytes) or parts)
     bandwidth.numpy_copy(8 * MIB, 3, 0)
     assert made == [4 * MIB, 4 * MIB]
 

@@ -96,12 +96,16 @@ def tasks(machine: Machine, scale: float = 1.0) -> list[Task]:
 
 
 def buffer_bytes(machine: Machine) -> int:
-    """Bytes of what is read: 16 times the last cache and at least 256 MiB (4 GiB on a CUDA card, whose reads are over
-    sooner), yet no more than an eighth of what may be used.
-    """
+    """Bytes of what is read: at least 256 MiB, 4 GiB on a CUDA card, whose reads are over sooner."""
     least = {"cuda": 4096 * MIB, "metal": 1024 * MIB}.get(machine.backend, 256 * MIB)
-    wanted = max(16 * last_cache_bytes(), least)
-    return min(wanted, limit_bytes(machine) // 8) // (8 * MIB) * (8 * MIB)
+    return past_cache(last_cache_bytes(), least, limit_bytes(machine))
+
+
+def past_cache(cache: int, least: int, usable: int) -> int:
+    """Bytes that no cache answers for: 16 times `cache` and at least `least`, yet no more than an eighth of `usable`; whole
+    8 MiB, rounded down.
+    """
+    return min(max(16 * cache, least), usable // 8) // (8 * MIB) * (8 * MIB)
 
 
 def last_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
@@ -125,24 +129,25 @@ def _by_threads(threads: int, seconds: float, name: str, nbytes: float, work: Ca
         return measure(name, by, "GB/s", nbytes / 1e9, lambda: list(pool.map(work, range(threads))), seconds)
 
 
-def _parts(nbytes: int, threads: int) -> list[np.ndarray]:
+def touched(nbytes: int, threads: int) -> list[np.ndarray]:
+    """`nbytes` of float32 ones, an equal part for each thread."""
     # Written, not only reserved: pages never written are all the same page of zeros.
     return np.array_split(np.ones(nbytes // 4, np.float32), threads)
 
 
 def numpy_read(nbytes: int, threads: int, seconds: float) -> Rate:
-    parts = _parts(nbytes, threads)
+    parts = touched(nbytes, threads)
     # max keeps up with memory, sum does not
     return _by_threads(threads, seconds, "read", nbytes, lambda i: parts[i].max())
 
 
 def numpy_copy(nbytes: int, threads: int, seconds: float) -> Rate:
-    source, target = _parts(nbytes // 2, threads), _parts(nbytes // 2, threads)
+    source, target = touched(nbytes // 2, threads), touched(nbytes // 2, threads)
     return _by_threads(threads, seconds, "copy", nbytes, lambda i: np.copyto(target[i], source[i]))
 
 
 def numpy_scale(nbytes: int, threads: int, seconds: float) -> Rate:
-    source, target = _parts(nbytes // 2, threads), _parts(nbytes // 2, threads)
+    source, target = touched(nbytes // 2, threads), touched(nbytes // 2, threads)
     return _by_threads(threads, seconds, "scale", nbytes, lambda i: np.multiply(source[i], 2, out=target[i]))
 
 

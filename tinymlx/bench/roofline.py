@@ -11,9 +11,19 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tinymlx.memory.sizes import SIZES, VOCAB, Size, bytes_per_token, flops_per_token, kv_bytes_per_token, weight_bytes
+from tinymlx.memory import sizes
+from tinymlx.memory.sizes import Size
 
 CONTEXT, CHUNK = 4096, 512  # tokens: what decoding attends to, and what prefill takes at once
+
+
+def attainable(intensity: float, gb_s: float, tflop_s: float) -> float:
+    """TFLOP/s that work of `intensity` operations a byte can reach.
+
+    >>> attainable(4, gb_s=100, tflop_s=2), attainable(100, gb_s=100, tflop_s=2)
+    (0.4, 2)
+    """
+    return min(tflop_s, gb_s * intensity / 1e3)
 
 
 class Roof(NamedTuple):
@@ -26,12 +36,8 @@ class Roof(NamedTuple):
         return self.tflop_s * 1e3 / self.gb_s
 
     def at(self, intensity: float) -> float:
-        """TFLOP/s that work of this intensity can reach.
-
-        >>> Roof(gb_s=100, tflop_s=2).at(4), Roof(gb_s=100, tflop_s=2).at(100)
-        (0.4, 2)
-        """
-        return min(self.tflop_s, self.gb_s * intensity / 1e3)
+        """TFLOP/s that work of this intensity can reach."""
+        return attainable(intensity, *self)
 
 
 class Work(NamedTuple):
@@ -54,8 +60,8 @@ class Point(NamedTuple):
 
 def decode(size: Size, packing: str, roof: Roof, float_bytes: int, context: int = CONTEXT) -> Work:
     """One token after `context` others: all weights and all of their K/V are read."""
-    read = bytes_per_token(size, packing, float_bytes) + context * kv_bytes_per_token(size, float_bytes)
-    return _work(size, "decode", roof, flops_per_token(size, context), read)
+    read = sizes.bytes_per_token(size, packing, float_bytes) + context * sizes.kv_bytes_per_token(size, float_bytes)
+    return _work(size, "decode", roof, sizes.flops_per_token(size, context), read)
 
 
 def prefill(size: Size, packing: str, roof: Roof, float_bytes: int, chunk: int = CHUNK) -> Work:
@@ -64,8 +70,9 @@ def prefill(size: Size, packing: str, roof: Roof, float_bytes: int, chunk: int =
 
     Only the last token is projected to the vocabulary; that one is not counted.
     """
-    read = weight_bytes(size, packing, float_bytes) / chunk + kv_bytes_per_token(size, float_bytes)
-    return _work(size, "prefill", roof, flops_per_token(size, chunk // 2) - 2 * VOCAB * size.hidden, read)
+    read = sizes.weight_bytes(size, packing, float_bytes) / chunk + sizes.kv_bytes_per_token(size, float_bytes)
+    flops = sizes.flops_per_token(size, chunk // 2) - 2 * sizes.VOCAB * size.hidden
+    return _work(size, "prefill", roof, flops, read)
 
 
 def _work(size: Size, phase: str, roof: Roof, flops: float, read_bytes: float) -> Work:
@@ -76,7 +83,7 @@ def _work(size: Size, phase: str, roof: Roof, flops: float, read_bytes: float) -
 
 def qwen3(packing: str, roof: Roof, float_bytes: int) -> list[Work]:
     """Decoding and prefill of every official size. float_bytes: of scales, activations and K/V."""
-    return [phase(size, packing, roof, float_bytes) for size in SIZES for phase in (decode, prefill)]
+    return [phase(size, packing, roof, float_bytes) for size in sizes.SIZES for phase in (decode, prefill)]
 
 
 def draw(roof: Roof, points: Iterable[Point], width: int = 72, height: int = 16) -> str:

@@ -31,7 +31,8 @@ NOISY = 1.3  # best over median: beyond this something else was running
 @click.option(
     "--json", "json_file", metavar="FILE", help="Write everything as JSON too; `-` prints it, and nothing else."
 )
-def command(seconds: float, scale: float, json_file: str | None) -> None:
+@click.option("--mine", metavar="DAYS", help="With your own functions of these days of the course, as in 2.1.")
+def command(seconds: float, scale: float, json_file: str | None, mine: str | None) -> None:
     """Measure this machine: bandwidth, matmul, roofline. Needs no model and takes less than a minute.
 
     \b
@@ -41,6 +42,17 @@ def command(seconds: float, scale: float, json_file: str | None) -> None:
     """
     if seconds != seconds or scale != scale:
         raise click.BadParameter("NaN is not a number of seconds")
+    if mine is None:
+        bench(seconds, scale, json_file, keep=scale == 1)
+        return
+    from tinymlx.cli.assistant import mine_in_engine
+    from tinymlx.learn.mine import written_days
+
+    with mine_in_engine(written_days(mine)):
+        bench(seconds, scale, json_file, keep=False)
+
+
+def bench(seconds: float, scale: float, json_file: str | None, keep: bool) -> None:
     from tinymlx.bench import bandwidth, roofline
     from tinymlx.memory import machine as machines
 
@@ -54,7 +66,7 @@ def command(seconds: float, scale: float, json_file: str | None) -> None:
     roof = roofline.Roof(rates["read_gb_s"], rates["matmul_tflop_s"])
     float_bytes = 4 if machine.backend == "cpu" else 2
     works = roofline.qwen3("4bit", roof, float_bytes)
-    kept = _keep(machines, rates) if scale == 1 else None
+    kept = _keep(machines, rates) if keep else None
     report = {
         "version": 1,
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -246,6 +246,7 @@ def site(out: Path, opens: bool) -> None:
 def run(days: str, prompt: str, model: str, max_tokens: int) -> None:
     """Answer with your functions inside the engine, greedily, and compare with the product's answer. DAYS: 1.1 or 1.1,1.4."""
     from tinymlx.cli.assistant import Assistant, mine_in_engine
+    from tinymlx.cli.report import at_most
     from tinymlx.engine import SamplingParams
     from tinymlx.learn.mine import written_days
 
@@ -253,7 +254,7 @@ def run(days: str, prompt: str, model: str, max_tokens: int) -> None:
     flags = {"model": model, "adapter_path": None, "max_kv_size": None, "prefill_step_size": 512}
     params = SamplingParams(max_tokens=max_tokens)
 
-    def answer(echo: bool) -> tuple[list[int], float]:
+    def answer(echo: bool) -> tuple[list[int], str]:
         assistant = Assistant(flags)
         tokens = assistant.tokenizer.encode(assistant.render([{"role": "user", "content": prompt}], None))
         assistant.check(params, tokens)
@@ -272,17 +273,17 @@ def run(days: str, prompt: str, model: str, max_tokens: int) -> None:
         finally:
             if echo:
                 click.echo()
-        return found, chunk.stats.generation_tokens_per_s
+        return found, f"{chunk.stats.generation_tokens_per_s:.1f} tok/s{at_most(chunk.stats)}"
 
     with mine_in_engine(chosen):
-        mine, mine_rate = answer(echo=True)
-    theirs, rate = answer(echo=False)
+        mine, my_pace = answer(echo=True)
+    theirs, pace = answer(echo=False)
     same = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs)))
     verdict = (
         f"all {len(theirs)} tokens as the product's" if mine == theirs else f"token {same + 1} is not the product's"
     )
     click.secho(
-        f"{verdict} · {mine_rate:.1f} tok/s, the product {rate:.1f}", fg="green" if mine == theirs else "red", err=True
+        f"{verdict} · {my_pace}, the product {pace}", fg="green" if mine == theirs else "red", err=True
     )
     sys.exit(0 if mine == theirs else 1)
 

@@ -19,8 +19,17 @@ def timings(stats: Any) -> dict[str, float | int]:
     }
 
 
+def at_most(stats: Any) -> str:
+    """ " (at most 176.0)": tokens a second that the measured bandwidth allows over this answer's mean context; "" where nothing was measured."""
+    from tinymlx.memory import sizes
+    from tinymlx.memory.machine import measured_bandwidth
+
+    gb_s = measured_bandwidth()
+    return f" (at most {sizes.most_tokens_per_s(stats.bytes_per_token, gb_s):.1f})" if gb_s and stats.bytes_per_token else ""
+
+
 def summary(stats: Any) -> str:
-    """One line: `prompt 31 tokens 210 tok/s · answer 64 tokens 5.4 tok/s · 0.5 GB/s, 3 % of 17.3 measured · peak 0.61 GB`."""
+    """One line: `prompt 31 tokens 210 tok/s · answer 64 tokens 5.4 tok/s (at most 176.0) · 0.5 GB/s, 3 % of 17.3 measured · peak 0.61 GB`."""
     from tinymlx.memory.machine import measured_bandwidth
 
     bandwidth_gb_s = measured_bandwidth()
@@ -29,7 +38,7 @@ def summary(stats: Any) -> str:
     parts = [
         f"prompt {computed} tokens{cached} {stats.prompt_tokens_per_s:.1f} tok/s",
         f"first token {stats.time_to_first_token_s:.2f} s",
-        f"answer {stats.generated_tokens} tokens {stats.generation_tokens_per_s:.1f} tok/s",
+        f"answer {stats.generated_tokens} tokens {stats.generation_tokens_per_s:.1f} tok/s{at_most(stats)}",
     ]
     rate = stats.bytes_per_s / 1e9
     if rate:

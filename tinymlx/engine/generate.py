@@ -50,10 +50,15 @@ class Stats:
         )
 
     @property
+    def bytes_per_token(self) -> float:
+        """Weights and K/V that decoding one token read, on average over the answer."""
+        context = self.context_tokens - self.generated_tokens / 2  # its mean over the answer
+        return self.weight_bytes_per_token + context * self.kv_bytes_per_token
+
+    @property
     def bytes_per_s(self) -> float:
         """Weights and K/V read while decoding, over its time."""
-        context = self.context_tokens - self.generated_tokens / 2  # its mean over the answer
-        return self.generation_tokens_per_s * (self.weight_bytes_per_token + context * self.kv_bytes_per_token)
+        return self.generation_tokens_per_s * self.bytes_per_token
 
 
 @dataclass

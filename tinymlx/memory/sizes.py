@@ -123,7 +123,7 @@ PACES = {
 }
 
 
-def most_tokens_per_s(read_bytes: int, gb_s: float) -> float:
+def most_tokens_per_s(read_bytes: float, gb_s: float) -> float:
     """Nothing decodes faster than it reads its weights once a token."""
     return gb_s * 1e9 / read_bytes
 
