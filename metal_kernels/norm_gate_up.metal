@@ -13,16 +13,15 @@
 
 #include "dot.metal"
 
-template <typename T, int M, int GROUP, int BITS, bool MX, bool DELTA, int OUTPUTS, int SPLITS, typename S, typename V, typename E>
+template <typename T, bool MATRIX, int M, int GROUP, int BITS, bool MX, bool DELTA, int OUTPUTS, int SPLITS, typename S, typename V, typename E>
 inline void norm_gate_up(
     const device T* x, V weight, E eps, Packed<S> gate, Packed<S> up, const device T* dg, const device T* du, device T* y, uint K, uint N,
     uint threadgroup_index, uint tiles, uint simdgroup, uint lane, threadgroup float* partial) {
   const int HALF = OUTPUTS / 2;
   const uint tile = threadgroup_index * tiles + simdgroup / SPLITS, split = simdgroup % SPLITS;
   const uint first = tile * HALF;
-  float total[OUTPUTS][M], squares[M];
-  dot_rows<M, GROUP, BITS, MX, true, HALF>(x, weight, gate, first, up, first, K, N, split, SPLITS, lane, total, squares);
-  share<M, OUTPUTS, true>(total, squares, partial, simdgroup, lane);
+  dot_tile<MATRIX, M, GROUP, BITS, MX, true, OUTPUTS>(
+      x, weight, gate, first, up, first, K, N, split, SPLITS, simdgroup, lane, partial);
   for (uint i = split * 32 + lane; i < uint(HALF * M); i += SPLITS * 32) {
     const uint n = i % HALF, m = i / HALF, at = m * N + first + n;
     if (first + n < N) {

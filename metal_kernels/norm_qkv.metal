@@ -13,7 +13,7 @@
 
 #include "dot.metal"
 
-template <typename T, int M, int GROUP, int BITS, bool MX, bool DELTA, int OUTPUTS, int SPLITS, typename S, typename V, typename E>
+template <typename T, bool MATRIX, int M, int GROUP, int BITS, bool MX, bool DELTA, int OUTPUTS, int SPLITS, typename S, typename V, typename E>
 inline void norm_qkv(
     const device T* x, V weight, E eps, Packed<S> wq, Packed<S> wk, Packed<S> wv, const device T* dq, const device T* dk,
     const device T* dv, device T* q, device T* k, device T* v, uint K, uint NQ, uint NK, uint threadgroup_index, uint tiles,
@@ -27,10 +27,8 @@ inline void norm_qkv(
   const uint N = which == 0 ? NQ : NK;
   const uint first = (tile - (which == 0 ? 0 : which == 1 ? of_q : of_q + of_k)) * OUTPUTS;
 
-  float total[OUTPUTS][M], squares[M];
-  dot_rows<M, GROUP, BITS, MX, true, OUTPUTS / 2>(
-      x, weight, w, first, w, first + OUTPUTS / 2, K, N, split, SPLITS, lane, total, squares);
-  share<M, OUTPUTS, true>(total, squares, partial, simdgroup, lane);
+  dot_tile<MATRIX, M, GROUP, BITS, MX, true, OUTPUTS>(
+      x, weight, w, first, w, first + OUTPUTS / 2, K, N, split, SPLITS, simdgroup, lane, partial);
   for (uint i = split * 32 + lane; i < uint(OUTPUTS * M); i += SPLITS * 32) {
     const uint n = i % OUTPUTS, m = i / OUTPUTS, at = m * N + first + n;
     if (first + n < N) {

@@ -13,13 +13,7 @@
 // Reference  tinymlx/ops/linear.py: linear
 // Read after w4_matvec.metal; new here: matrix fragments, a block of x that simdgroups share
 
-#include "packed.metal"
 #include "fragment.metal"
-
-template <typename T>
-struct alignas(16) Eight {
-  T values[8];
-};
 
 template <typename T, typename Y, int GROUP, int BITS, bool MX, int ROWS, int COLUMNS, int SIMDGROUPS, int SPLITS, typename S>
 inline void w4_matmul(

@@ -3,7 +3,7 @@
 //   k     0 .. 31 | 32 .. 63 | ... | 992 .. 1023 | 1024 ..      a lane takes 32 of 1024 numbers at a time, which lie in one group;
 //   lane     0    |    1     | ... |     31      |   0          of SPLITS simdgroups each takes every SPLITS-th block of 1024
 
-#include "packed.metal"
+#include "dot_matrix.metal"
 
 // Adds to total[n][m] the products of row m of x and HALF rows of `a` from a_row on, then HALF of `b` from b_row on; behind the last row
 // its numbers again. With NORM x is multiplied by `weight` first, and squares[m] is the sum of x^2.
@@ -91,21 +91,27 @@ inline void dot_rows(
   }
 }
 
-// The lanes' totals added up, and put where all simdgroups of the tile find them: partial[simdgroup][n * M + m], squares behind them.
-template <int M, int OUTPUTS, bool NORM>
-inline void share(
-    thread float (&total)[OUTPUTS][M], thread float (&squares)[M], threadgroup float* partial, uint simdgroup, uint lane) {
+// What simdgroup `split` adds to the tile's products, where all its simdgroups find it: partial[simdgroup][n * M + m], squares behind them. A
+// tile is OUTPUTS / 2 rows of `a` from a_row on and OUTPUTS / 2 of `b` from b_row on; MATRIX: by the matrix units, OUTPUTS is 16.
+template <bool MATRIX, int M, int GROUP, int BITS, bool MX, bool NORM, int OUTPUTS, typename T, typename V, typename S>
+inline void dot_tile(
+    const device T* x, V weight, Packed<S> a, uint a_row, Packed<S> b, uint b_row, uint K, uint N, uint split, uint splits, uint simdgroup,
+    uint lane, threadgroup float* partial) {
   threadgroup float* mine = partial + simdgroup * (OUTPUTS * M + M);
-  for (int n = 0; n < OUTPUTS; n++) {
-    for (int m = 0; m < M; m++) {
-      const float sum = simd_sum(total[n][m]);
-      if (lane == 0) {
-        mine[n * M + m] = sum;
+  if (MATRIX) {
+    dot_matrix<T, M, GROUP, BITS, MX, NORM>(x, weight, a, a_row, b, b_row, K, N, split, splits, lane, mine);
+  } else {
+    float total[OUTPUTS][M], squares[M];
+    dot_rows<M, GROUP, BITS, MX, NORM, OUTPUTS / 2>(x, weight, a, a_row, b, b_row, K, N, split, splits, lane, total, squares);
+    for (int n = 0; n < OUTPUTS; n++) {
+      for (int m = 0; m < M; m++) {
+        const float sum = simd_sum(total[n][m]);
+        if (lane == 0) {
+          mine[n * M + m] = sum;
+        }
       }
     }
-  }
-  if (NORM) {
-    for (int m = 0; m < M; m++) {
+    for (int m = 0; NORM && m < M; m++) {
       const float sum = simd_sum(squares[m]);
       if (lane == 0) {
         mine[OUTPUTS * M + m] = sum;

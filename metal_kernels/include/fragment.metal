@@ -3,6 +3,8 @@
 //   left, sum    row fragment_row, columns fragment_column and the next
 //   right        element j: row right_row, column right_column
 
+#include "packed.metal"
+
 #ifndef FRAGMENTS
 
 inline uint fragment_row(uint lane) { return ((lane / 4) & 4) + (lane / 2) % 4; }
@@ -20,6 +22,22 @@ template <typename T, typename N>
 inline Pair<T> pair(N first, N second) {
   return Pair<T>{float(first), float(second)};
 }
+
+// Numbers t and t + 4 of eight packed ones (in one word, or in two if they are bytes), OFFSET<T> too large.
+template <typename T, int BITS, bool MX>
+inline Pair<T> packed_pair(uint word, uint next, int t) {
+  return pair<T>(number<BITS, MX>(word, t), BITS == 8 ? number<BITS, MX>(next, t) : number<BITS, MX>(word, (t + 4) % 8));
+}
+template <typename T, int BITS, bool MX>
+inline float packed_offset() { return 0; }
+
+// The sum over the lanes whose elements j of right lie in the same column; what the lane of the same row of left, and of columns 2p, 2p + 1, holds.
+inline float column_sum(float value) {
+  value += simd_shuffle_xor(value, ushort(2));
+  value += simd_shuffle_xor(value, ushort(4));
+  return value + simd_shuffle_xor(value, ushort(16));
+}
+inline float of_columns(float value, uint lane, uint p) { return simd_shuffle(value, ushort((lane & ~9u) | (p & 1) | (p & 2) << 2)); }
 
 // sum (16 x 8) += left (16 x 16) right (16 x 8), each in quarters or halves of 8 x 8.
 template <typename T>

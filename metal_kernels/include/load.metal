@@ -22,3 +22,8 @@ inline void load8(const device half* from, thread float* to) {
     to[2 * i + 1] = float(as_type<half>(ushort(words[i] >> 16)));
   }
 }
+
+template <typename T>
+struct alignas(16) Eight {
+  T values[8];
+};

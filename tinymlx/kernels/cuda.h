@@ -92,6 +92,30 @@ __device__ __forceinline__ Pair<T> pair(float first, float second) {
   }
 }
 
+template <int BITS, bool MX>
+__device__ float number(uint word, int i);
+
+template <typename T, int BITS, bool MX>
+constexpr bool has_magic = BITS == 4 && !MX && sizeof(T) == 2;
+
+// Four bits each in the low mantissas of two bfloats of 128, or of two halves of 1024.
+template <typename T, int BITS, bool MX>
+__device__ __forceinline__ Pair<T> packed_pair(uint word, uint next, int t) {
+  if constexpr (has_magic<T, BITS, MX>) {
+    return {(word >> (4 * t) & 0x000f000fu) | (is_bfloat<T> ? 0x43004300u : 0x64006400u)};
+  } else {
+    return pair<T>(number<BITS, MX>(word, t), BITS == 8 ? number<BITS, MX>(next, t) : number<BITS, MX>(word, (t + 4) % 8));
+  }
+}
+template <typename T, int BITS, bool MX>
+__device__ __forceinline__ float packed_offset() { return has_magic<T, BITS, MX> ? (is_bfloat<T> ? 128 : 1024) : 0; }
+
+__device__ __forceinline__ float column_sum(float value) {
+  value += __shfl_xor_sync(0xffffffffu, value, 1);
+  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+}
+__device__ __forceinline__ float of_columns(float value, uint lane, uint p) { return __shfl_sync(0xffffffffu, value, lane / 4 * 4 + p); }
+
 template <typename T>
 __device__ __forceinline__ void multiply(float (&sum)[2][2], Pair<T> (&left)[2][2], Pair<T> (&right)[2]) {
 #define MULTIPLY(TYPE)                                                                                                           \

@@ -17,7 +17,7 @@ KERNEL = MetalKernel(
     "w4_matvec",
     inputs=("x", "weight", "eps", "w", "scales", "biases", "delta", "residual"),
     outputs=("y",),
-    body=f"""  {SCRATCH}w4_matvec<T, M, GROUP, BITS, MX, NORM, DELTA, RESIDUAL, OUTPUTS, SPLITS>(
+    body=f"""  {SCRATCH}w4_matvec<T, MATRIX, M, GROUP, BITS, MX, NORM, DELTA, RESIDUAL, OUTPUTS, SPLITS>(
       x, weight, eps, Packed<S>{{w, scales, biases}}, delta, residual, y, {PLACE.format(N="N")}""",
 )
 
@@ -50,14 +50,14 @@ def w4_matvec(
     )[0]
 
 
-def geometry(rows: int, outputs: int, K: int) -> tuple[int, int, int]:
+def geometry(rows: int, outputs: int, K: int, matrix: bool) -> tuple[int, int, int]:
     """(OUTPUTS, TILES, SPLITS) for `outputs` numbers a row: wide tiles for many, split sums where there are few.
 
     SPLITS, on which the order of additions depends, is the same for any number of rows.
     """
-    tile = 4
-    blocks, splits = -(-K // 1024), 1
-    while splits < 8 and 2 * splits <= blocks and outputs * splits < 16384:
+    tile, block = (16, 256) if matrix else (4, 1024)
+    splits = 1
+    while splits < 8 and 2 * splits * block <= K and outputs // tile * splits < 4096:
         splits *= 2
     return tile, max(4 // splits, 1), splits
 
@@ -66,15 +66,21 @@ def launch(x: mx.array, w: Linear, outputs: int, tiles: int | None = None, **tem
     """What our matvec kernels share of a call. outputs: numbers a row in all; tiles: where they are not outputs / OUTPUTS, rounded up."""
     K = x.shape[-1]
     rows, (group, bits, mode) = x.size // K, w.quantization
-    tile, together, splits = geometry(rows, outputs, K)
+    matrix = on_matrix_units(x)
+    tile, together, splits = geometry(rows, outputs, K, matrix)
     count = -(-outputs // tile) if tiles is None else tiles
-    numbers = {"M": rows, "GROUP": group, "BITS": bits, "MX": mode == "mxfp4", "OUTPUTS": tile, "TILES": together, "SPLITS": splits}
+    numbers = {"MATRIX": matrix, "M": rows, "GROUP": group, "BITS": bits, "MX": mode == "mxfp4", "OUTPUTS": tile, "TILES": together, "SPLITS": splits}
     lanes = together * splits * 32
     return {
         "template": {"T": x.dtype, "S": w.scales.dtype, **numbers, "K": K, **template},
         "grid": (-(-count // together) * lanes, 1, 1),
         "threadgroup": (lanes, 1, 1),
     }
+
+
+def on_matrix_units(x: mx.array) -> bool:
+    """Whether tensor cores multiply: on CUDA they do it beside the unpacking, which is the bottleneck otherwise."""
+    return x.dtype != mx.float32 and mx.cuda.is_available() and mx.default_device() == mx.gpu
 
 
 def packed(w: Linear) -> tuple[mx.array, mx.array, mx.array]:
