@@ -7,7 +7,7 @@ import pytest
 from tinymlx import kernels, ops
 from tinymlx.cache import KVView, PagePool
 from tinymlx.errors import UserError
-from tinymlx.kernels.route import _operations
+from tinymlx.kernels.route import operations
 
 pytestmark = pytest.mark.capability("kernels equal their twins")
 
@@ -150,7 +150,7 @@ def test_experts(kind, L, normalize):
 
 
 def test_every_operation_covers_ops_that_exist():
-    for operation in _operations.values():
+    for operation in operations.values():
         assert operation.covers and all(hasattr(ops, name) for name in operation.covers)
         assert "twin" in operation.routes
 
@@ -175,7 +175,7 @@ def calls():
     }
 
 
-@pytest.mark.parametrize("name, covered", [(o.name, op) for o in _operations.values() for op in o.covers])
+@pytest.mark.parametrize("name, covered", [(o.name, op) for o in operations.values() for op in o.covers])
 def test_a_graft_reaches_every_operation_that_says_it_covers_it(name, covered):
     original, count = getattr(ops, covered), []
 
@@ -215,7 +215,7 @@ def test_a_graft_ends_with_an_exception_and_unknown_names_are_refused():
 
 def test_preference_from_the_environment(monkeypatch):
     monkeypatch.setenv("TINYMLX_KERNELS", "reference")
-    assert [r is kernels.head.routes["twin"] for r in kernels.head.candidates()] == [True]
+    assert list(kernels.head.candidates()) == ["twin"]
     monkeypatch.setenv("TINYMLX_KERNELS", "fast")
     with pytest.raises(UserError, match="TINYMLX_KERNELS=fast"):
         kernels.head.candidates()

@@ -56,7 +56,7 @@ def test_the_compiled_step_equals_the_plain_one(model, on_gpu):
         for logits in (True, False):
             tokens = mx.array([[5, 9, 2][:L]])
             got, fresh = stepper(tokens, view, logits)
-            want, want_fresh = Stepper._run(model, tokens, view, logits)
+            want, want_fresh = Stepper.run(model, tokens, view, logits)
             assert mx.abs(got - want).max().item() < 1e-5 * mx.abs(want).max().item()
             assert mx.abs(fresh[1][0] - want_fresh[1][0]).max().item() < 1e-5
     assert len(stepper._compiled) == 2
@@ -68,7 +68,7 @@ def test_a_graft_is_never_served_by_another_ones_trace(model, on_gpu):
     for factor in (1.0, 2.0, 3.0, 4.0):  # a function of its own each time, gone before the next
         with kernels.graft(silu=lambda x, factor=factor: factor * x):
             got, _ = stepper(mx.array([[5]]), view, True)
-            want, _ = Stepper._run(model, mx.array([[5]]), view, True)
+            want, _ = Stepper.run(model, mx.array([[5]]), view, True)
             assert mx.abs(got - want).max().item() < 1e-5 * mx.abs(want).max().item(), factor
 
 

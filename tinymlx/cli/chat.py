@@ -104,6 +104,7 @@ class Conversation:
     def __init__(self, assistant: Any, session: Any, params: Any, flags: dict[str, Any]):
         self.assistant, self.session, self.params = assistant, session, params
         self.enable_thinking: bool | None = flags["enable_thinking"]
+        self.verbose: bool = flags.get("verbose", False)
         self.system: str | None = flags["system_prompt"]
         self.messages: list[dict[str, str]] = []
         self.last_stats: Any = None
@@ -222,6 +223,10 @@ class Conversation:
             finally:
                 stream.close()
                 writer.end()
+        if self.verbose:
+            from tinymlx.cli.report import kernels_served
+
+            click.secho("\n".join(kernels_served()), dim=True, err=True)
         if any(said):
             self.messages = [*asked, {"role": "assistant", "content": "".join(said)}]
         if sys.stderr.isatty():

@@ -1,6 +1,7 @@
 """tinymlx doctor: what this machine is, what to mend on it, and which Qwen3 to run on it."""
 
 import json
+import os
 import sys
 from typing import Any, NamedTuple
 
@@ -216,9 +217,20 @@ def facts(machine: Any, blas: Any, compiler: str | None) -> list[tuple[str, str]
     if expected_backend(machine) == "cpu":
         threads = f", {blas.threads} threads" if blas.threads else ""
         lines.append(("BLAS", f"{blas.name}{threads}" + ("" if blas.fast else ": slow")))
+    lines.append(("kernels", _kernels()))
     lines.append(("C compiler", compiler or "none"))
     lines.append(("tinymlx", __version__))
     return lines
+
+
+def _kernels() -> str:
+    from tinymlx.memory import verdicts
+
+    try:
+        place = f"in {verdicts.file()}"
+    except RuntimeError:
+        place = "nowhere: there is no home folder"
+    return f"{os.environ.get('TINYMLX_KERNELS', 'auto')}; {verdicts.count()} trials of ours kept {place}"
 
 
 def _limit_reason(machine: Any) -> str:

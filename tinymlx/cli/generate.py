@@ -39,7 +39,8 @@ def command(prompt: str, raw: bool, logprobs: int | None, as_json: bool, **flags
         raise UserError("--system-prompt needs the chat template; leave out --raw, or put the text into the prompt")
 
     from tinymlx.cli.assistant import Assistant, show_prefill
-    from tinymlx.cli.report import summary, timings
+    from tinymlx.cli.report import kernels_served, summary, timings
+    from tinymlx.kernels import services
 
     assistant = Assistant(flags)
     params = sampling_params(flags | {"logprobs": logprobs}, assistant.generation_config)
@@ -66,7 +67,7 @@ def command(prompt: str, raw: bool, logprobs: int | None, as_json: bool, **flags
             click.echo(
                 f"cut after {last.stats.generated_tokens} tokens; --max-tokens and --max-kv-size allow more", err=True
             )
-        click.echo(summary(last.stats), err=True)
+        click.echo("\n".join([summary(last.stats), *(kernels_served() if flags["verbose"] else [])]), err=True)
         return
     record: dict[str, Any] = {
         "text": "".join(c.text for c in chunks),
@@ -74,6 +75,8 @@ def command(prompt: str, raw: bool, logprobs: int | None, as_json: bool, **flags
         "finish_reason": last.finish_reason,
         "timings": timings(last.stats),
     }
+    if flags["verbose"]:
+        record["kernels"] = [service._asdict() for service in services()]
     if logprobs is not None:
         record["logprobs"] = [{"token": c.token, "logprob": c.logprob, "top_logprobs": c.top_logprobs} for c in chunks]
     click.echo(

@@ -8,6 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from tinymlx import kernels
 from tinymlx.cache import PAGE_SIZE, PagePool
 from tinymlx.engine import loop
 from tinymlx.engine.sampling import NO_TOKEN, Draw, Sampler, SamplingParams, unusable_logits
@@ -137,7 +138,7 @@ class Session:
         self._stepper = Stepper(model)
         self.pipelined = mx.default_device() == mx.gpu
         """Whether the next step is enqueued before this one's token is read, so that the device never waits for Python."""
-        self._probed = False
+        self._probed = self._rehearsed = False
         self._busy = False
         self._forget()
 
@@ -196,6 +197,8 @@ class Session:
             weight_bytes_per_token=self.model.nbytes_per_token,
             kv_bytes_per_token=self.model.kv_nbytes_per_token,
         )
+        kernels.prepare(None if self._rehearsed else lambda: self._rehearse(len(prompt), stats.num_cached_tokens))
+        self._rehearsed = True
         sampler = Sampler([params], min(self.tokenizer.vocab_size, self.model.config.vocab_size))
         logits = self._prefill(prompt, stats.num_cached_tokens, on_prefill)
         draw, history = sampler.sample(logits, [len(prompt)], sampler.history([prompt]))
@@ -274,6 +277,13 @@ class Session:
             return out
 
         return loop.prefill(feed, prompt, start, self.prefill_step_size)
+
+    def _rehearse(self, tokens: int, cached: int) -> None:
+        """Build, and drop, the graphs of the first chunk of a prompt and of the first decode step: which kernels they ask for."""
+        for start, count in ((cached, min(tokens - cached, self.prefill_step_size)), (tokens, 1)):
+            pages = self._pool.pages_for(start)
+            view = self._pool.view([[0] * pages], [start], self._stepper.table_width(pages))
+            self._stepper.run(self.model, mx.zeros((1, count), mx.int32), view, logits=True)
 
     def _feed(self, tokens: mx.array, values: list[int], logits: bool) -> mx.array:
         """Run the model on the conversation's next tokens [1, L]. Returns the last one's logits [1, V], or its hidden state [1, 1, K]."""

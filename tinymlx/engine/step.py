@@ -32,7 +32,7 @@ class Stepper:
     def __call__(self, tokens: mx.array, kv: KVView, logits: bool) -> tuple[mx.array, list[tuple[mx.array, mx.array]]]:
         """tokens: [B, L]. Returns logits [B, V] after the last token, or its hidden state [B, 1, K], and the new K/V of every layer."""
         if not self.on_gpu or tokens.shape[1] > self.COMPILED_TOKENS or kv.is_empty or not kernels.traceable():
-            return self._run(self.model, tokens, kv, logits)
+            return self.run(self.model, tokens, kv, logits)
         key = (kernels.compile_key(), kv.num_pages, logits, kv.new_lengths is None)
         if key not in self._compiled:
             self._compiled[key] = mx.compile(self._traced(kv.num_pages, logits))
@@ -51,12 +51,12 @@ class Stepper:
                 name: type(self.model.loras[name])(a, b, scales[name], column) for name, (a, b, column) in loras.items()
             }
             model = Qwen3(self.model.config, weights, self.model.quantization, named)
-            return self._run(model, tokens, KVView(pool, block_table, lengths, num_pages, new_lengths), logits)
+            return self.run(model, tokens, KVView(pool, block_table, lengths, num_pages, new_lengths), logits)
 
         return step
 
     @staticmethod
-    def _run(
+    def run(
         model: Qwen3, tokens: mx.array, kv: KVView, logits: bool
     ) -> tuple[mx.array, list[tuple[mx.array, mx.array]]]:
         hidden, fresh = model(tokens, kv)

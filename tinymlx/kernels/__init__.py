@@ -8,7 +8,7 @@ from tinymlx.kernels.linear_residual import linear_residual
 from tinymlx.kernels.norm_gate_up import norm_gate_up
 from tinymlx.kernels.norm_qkv import norm_qkv
 from tinymlx.kernels.qk_norm_rope import qk_norm_rope
-from tinymlx.kernels.route import compile_key, graft, grafted_in, traceable
+from tinymlx.kernels.route import compile_key, graft, grafted_in, prepare, services, traceable
 
 __all__ = [
     "attend",
@@ -21,6 +21,8 @@ __all__ = [
     "norm_experts",
     "norm_gate_up",
     "norm_qkv",
+    "prepare",
     "qk_norm_rope",
+    "services",
     "traceable",
 ]

@@ -1,7 +1,8 @@
 """How a coarse operation finds the code that serves it.
 
-An operation has one signature and several routes. `twin` composes `ops` and is always right; `mlx` uses MLX's own fast operations. The
-first route of the chosen preference that takes the arguments runs.
+An operation has one signature and several routes. `twin` composes `ops` and is always right; `mlx` uses MLX's own fast operations; `ours`
+launches kernels of metal_kernels/. The first route of the chosen preference that takes the arguments runs. By default ours serves only
+where `trust` has found it right and faster than `mlx` on this GPU.
 """
 
 import contextlib
@@ -9,13 +10,21 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
+from typing import NamedTuple
+
+import mlx.core as mx
 
 from tinymlx import ops
 from tinymlx.errors import UserError
-from tinymlx.kernels import metal
+from tinymlx.kernels import metal, trust
+from tinymlx.memory.verdicts import Verdict
 
-# In order of preference. `auto` and `mlx` coincide until the kernels of metal_kernels/ bring routes of their own.
-PREFERENCES = {"auto": ("mlx", "twin"), "mlx": ("mlx", "twin"), "reference": ("twin",)}
+PREFERENCES = {
+    "auto": ("ours", "mlx", "twin"),  # ours only where trusted
+    "ours": ("ours", "mlx", "twin"),
+    "mlx": ("mlx", "twin"),
+    "reference": ("twin",),
+}
 
 
 def _takes_anything(*args, **kwargs) -> bool:
@@ -28,7 +37,6 @@ class Route:
 
     run: Callable
     applies: Callable[..., bool] = _takes_anything
-    traceable: bool = True  # may stand inside mx.compile
 
 
 class Operation:
@@ -40,21 +48,35 @@ class Operation:
     def __init__(self, name: str, *, covers: tuple[str, ...], routes: dict[str, Route]):
         self.name, self.covers, self.routes = name, covers, routes
         self.__doc__ = routes["twin"].run.__doc__
-        _operations[name] = self
+        operations[name] = self
 
     def __call__(self, *args, **kwargs):
-        for route in self.candidates():
-            if route.applies(*args, **kwargs):
+        verdict, why = None, None
+        for name, route in self.candidates().items():
+            if not route.applies(*args, **kwargs):
+                why = why or f"{name} does not take these arguments"
+            elif name != "ours" or preference() != "auto":
+                _served[trust.here.generation, self.name, name, why, verdict] = None
                 return route.run(*args, **kwargs)
+            else:
+                verdict, outputs = trust.here.serve(self.name, route.run, args, kwargs)
+                why = verdict.objection if verdict else "not tried yet"
+                if why is None:
+                    _served[trust.here.generation, self.name, name, why, verdict] = None
+                    return outputs
         raise AssertionError(f"the twin of {self.name} must take any arguments")
 
-    def candidates(self) -> list[Route]:
-        names = ("twin",) if _grafts.keys() & set(self.covers) else PREFERENCES[preference()]
-        return [self.routes[name] for name in names if name in self.routes]
+    def candidates(self) -> dict[str, Route]:
+        """Routes by name, in order of preference."""
+        choice = preference()
+        names = ("twin",) if _grafts.keys() & set(self.covers) else PREFERENCES[choice]
+        untrusted = choice == "auto" and trust.device() is None
+        return {name: self.routes[name] for name in names if name in self.routes and not (untrusted and name == "ours")}
 
 
-_operations: dict[str, Operation] = {}
+operations: dict[str, Operation] = {}
 _grafts: dict[str, Callable] = {}
+_served: dict[tuple[int, str, str, str | None, Verdict | None], None] = {}
 
 
 def preference() -> str:
@@ -72,12 +94,54 @@ def compile_key() -> tuple:
 
     It holds the grafted functions themselves: the id of one that is gone can be another's.
     """
-    return preference(), frozenset(_grafts.items()), metal.overlays()
+    return preference(), frozenset(_grafts.items()), metal.overlays(), trust.here.generation
 
 
 def traceable() -> bool:
-    """Whether a step made of all operations may be compiled."""
-    return all(route.traceable for operation in _operations.values() for route in operation.candidates())
+    """Whether a step made of all operations may be compiled. On a CPU our kernels run as they are called."""
+    on_cpu = mx.default_device() == mx.cpu
+    return not (on_cpu and any("ours" in operation.candidates() for operation in operations.values()))
+
+
+def prepare(rehearse: Callable[[], None] | None = None) -> None:
+    """Between two answers: what trials of our kernels have found counts from here on, and trials that are wanted start.
+
+    rehearse: builds, without evaluating, what is coming, so that its kernels are known; then trials are waited for, at most two seconds.
+    Does nothing on a CPU or under a preference other than `auto`.
+    """
+    if preference() == "auto" and trust.device():
+        trust.here.prepare(rehearse)
+
+
+class Service(NamedTuple):
+    """Who has served an operation, and why ours has not (None where it has).
+
+    Of a trial, if one was made: `error` over its bound, and `factor`, MLX's time over that of ours.
+    """
+
+    operation: str
+    route: str
+    why: str | None
+    error: float | None
+    factor: float | None
+
+
+def services() -> list[Service]:
+    """One for each route, reason and trial with which an operation has been called since verdicts were last taken in."""
+    found = []
+    for generation, operation, route, why, verdict in _served:
+        if generation == trust.here.generation:
+            if route != "ours":
+                why = (why or _unasked()) if "ours" in operations[operation].routes else "there is no kernel of ours"
+            found.append(Service(operation, route, why, *(verdict[1:3] if verdict else (None, None))))
+    return found
+
+
+def _unasked() -> str:
+    """Why ours is no candidate."""
+    if _grafts:
+        return "functions are replaced"
+    return "on a CPU" if preference() == "auto" else f"TINYMLX_KERNELS={preference()}"
 
 
 def grafted_in(module: str) -> bool:

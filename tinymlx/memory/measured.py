@@ -27,9 +27,13 @@ def load(fingerprint: str) -> dict[str, float]:
 
 def save(fingerprint: str, measured: Mapping[str, float]) -> Path:
     """Keep `measured`; returns the file. Raises OSError where the user's cache folder cannot be written."""
-    path = file()
+    content = _stored() | {fingerprint: {key: measured[key] for key in KEYS if key in measured}}
+    return write_private(file(), json.dumps(content, indent=1))
+
+
+def write_private(path: Path, content: str) -> Path:
+    """Write a file that only the user can read, whole or not at all. Returns its path. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    content = json.dumps(_stored() | {fingerprint: {key: measured[key] for key in KEYS if key in measured}}, indent=1)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
     try:
         with os.fdopen(handle, "w") as stream:
@@ -41,11 +45,12 @@ def save(fingerprint: str, measured: Mapping[str, float]) -> Path:
     return path
 
 
-def file() -> Path:
+def file(name: str = "bench.json") -> Path:
+    """Where the user's cache folder keeps `name`. Raises RuntimeError where there is no home folder."""
     home = Path.home() / ("Library/Caches" if platform.system() == "Darwin" else ".cache")
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification ignores a relative base.
-    return (Path(base) if os.path.isabs(base) else home) / "tinymlx" / "bench.json"
+    return (Path(base) if os.path.isabs(base) else home) / "tinymlx" / name
 
 
 def _stored() -> dict:

@@ -1,0 +1,165 @@
+"""One trial of our kernels: right beside the float32 twin, and how fast beside MLX's route. Runs in a child process.
+
+`python -m tinymlx.kernels.trial` reads `[operation, signature]` lines from standard input and writes, a line each, `[index, "begun"]`,
+`[index, "ours"]` before our code runs for the first time, and `[index, verdict]`: what is left of it if a kernel ends or hangs the process.
+"""
+
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from tinymlx import kernels  # noqa: F401 - fills the list of operations
+from tinymlx.kernels import signature as signatures
+from tinymlx.kernels.cases import ROUNDOFF
+from tinymlx.kernels.route import operations
+from tinymlx.memory.verdicts import Verdict
+from tinymlx.ops.linear import Linear
+
+ROUNDS = 7
+SAMPLE_S = 0.004  # of one measurement, so that starting it does not count
+PIECE = 1 << 15  # rows of a vocabulary
+COLD_BYTES = 1 << 27  # arguments rotate over so many bytes: in a model no weight is still in a cache
+
+
+def try_out(name: str, signature: Sequence, before_ours: Callable[[], None]) -> Verdict:
+    """Run an operation's `ours` on drawn arguments of a signature, then of large matrices so packed; time it where it is right."""
+    routes, step = operations[name].routes, "unfit"
+    ours, mlx = routes["ours"], routes.get("mlx", routes["twin"])
+    try:
+        larger = signatures.enlarged(signature)
+        calls = [signatures.draw(s, seed) for seed, s in enumerate((signature, larger)) if s]
+        calls = [(args, kwargs) for args, kwargs in calls if ours.applies(*args, **kwargs)]
+        if not calls:
+            return Verdict("unfit", detail="it does not take these rows rounded up")
+        likes = [_outputs(mlx.run, call) for call in calls]
+        mx.eval(likes)
+        wants = [_truth(routes["twin"].run, call, like) for call, like in zip(calls, likes)]
+        before_ours()
+        step, worst = "failed", 0.0
+        for call, want, like in zip(calls, wants, likes):
+            got = _outputs(ours.run, call)
+            if [(y.shape, y.dtype) for y in got] != [(y.shape, y.dtype) for y in like]:
+                return Verdict("wrong", detail="its outputs have other shapes or dtypes than MLX's")
+            worst = max([worst, *(excess(y, truth) for y, truth in zip(got, want))])
+        if worst > 1:
+            return Verdict("wrong", min(worst, 1e9), detail=f"error {worst:.3g} of its bound")
+        return Verdict("right", round(worst, 3), round(speed_up(ours.run, mlx.run, signature), 3))
+    except Exception as error:  # whatever a kernel or its wrapper does wrong
+        return Verdict.of_error(step, error)
+    finally:
+        mx.clear_cache()
+
+
+def _outputs(run: Callable, call: tuple[list, dict]) -> list[mx.array]:
+    outputs = run(*call[0], **call[1])
+    return [y for y in (outputs if isinstance(outputs, tuple) else (outputs,)) if y is not None]
+
+
+def _truth(run: Callable, call: tuple[list, dict], like: list[mx.array]) -> list[mx.array]:
+    """The twin's outputs in float32; those of a vocabulary in pieces, as its dense matrix would take gigabytes."""
+    args, kwargs = call
+    N = like[0].shape[-1]
+    wide = [i for i, a in enumerate(args) if isinstance(a, Linear) and a.weight.shape[0] == N > PIECE]
+    pieces = []
+    for start in range(0, N, PIECE) if wide else (None,):
+        some = list(args)
+        for i in wide:
+            some[i] = _rows(args[i], slice(start, start + PIECE))
+        pieces.append(_outputs(run, signatures.in_float32((some, kwargs))))
+        mx.eval(pieces[-1])
+    return [mx.concatenate(parts, -1) for parts in zip(*pieces)]
+
+
+def _rows(w: Linear, rows: slice) -> Linear:
+    lora = w.lora
+    if lora is not None:
+        columns = None if lora.column_scale is None else lora.column_scale[rows]
+        lora = lora._replace(b=lora.b[rows], column_scale=columns)
+    return Linear(*(a if a is None else a[rows] for a in w[:4]), w.quantization, lora)
+
+
+def excess(got: mx.array, want: mx.array) -> float:
+    """The error of `got` over its bound, on the whole or where it is worst; infinite for what is not a number.
+
+    Bounds are in roundings of got's dtype beside the outputs' root mean square, with room for long sums and angles in float32: 3 on the
+    whole, since inputs of products are rounded too, 16 for a single output. A single product left out of 10,000 exceeds the first.
+    """
+    u, error = ROUNDOFF[got.dtype], mx.abs(got.astype(mx.float32) - want)
+    rms = mx.sqrt(mx.mean(want * want)) + 1e-30
+    whole = mx.sqrt(mx.mean(error * error)) / (rms * (3 * u + 3e-5))
+    single = (error / (16 * u * mx.abs(want) + rms * (16 * u + 3e-4))).max()
+    ratio = max(whole.item(), single.item())
+    return ratio if ratio == ratio and whole.item() == whole.item() else float("inf")
+
+
+def speed_up(ours: Callable, mlx: Callable, signature: Sequence) -> float:
+    """Time of `mlx` over that of `ours`: medians of alternating rounds of compiled chains of calls, over cold arguments."""
+    call = signatures.draw(signature, 0)
+    copies = max(1, min(16, COLD_BYTES // (sum(a.nbytes for a in _arrays(call)) + 1)))
+    calls = [call, *(signatures.draw(signature, seed) for seed in range(1, copies))]
+    arrays = [_arrays(call) for call in calls]
+    mx.eval(arrays)
+    first = _timer(mlx, calls, arrays, 4)
+    first()
+    links = max(4, min(64, int(SAMPLE_S / (first() / 4))))
+    timers = [_timer(run, calls, arrays, links) for run in (ours, mlx)]
+    for timer in timers:
+        timer()
+    rounds = [[timer() for timer in timers] for _ in range(ROUNDS)]
+    return statistics.median(mlx for _, mlx in rounds) / statistics.median(ours for ours, _ in rounds)
+
+
+def _arrays(call: Any) -> list[mx.array]:
+    found = []
+    signatures.mapped(lambda a: found.append(a) if isinstance(a, mx.array) else None, call)
+    return found
+
+
+def _timer(run: Callable, calls: list, arrays: list[list[mx.array]], links: int) -> Callable[[], float]:
+    """A function that times, in seconds, a compiled chain of `links` calls, each waiting for the one before it."""
+
+    def chain(arrays: list[list[mx.array]]) -> list[mx.array]:
+        outputs: list[mx.array] = []
+        for i in range(links):
+            leaves = iter(arrays[i % len(calls)])
+            if outputs:
+                first, *others = arrays[i % len(calls)]
+                leaves = iter([mx.depends([first], outputs)[0], *others])
+            call = signatures.mapped(lambda a: next(leaves) if isinstance(a, mx.array) else a, calls[i % len(calls)])
+            outputs = _outputs(run, call)
+        return outputs
+
+    compiled = mx.compile(chain)
+
+    def measure() -> float:
+        began = time.perf_counter()
+        mx.eval(compiled(arrays))
+        return time.perf_counter() - began
+
+    return measure
+
+
+def main(limit_s: int = 60) -> None:
+    """Try what standard input asks for, and be gone after `limit_s` seconds whatever hangs."""
+    signal.alarm(limit_s)
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed
+
+    def say(index: int, state: Any) -> None:
+        out.write(json.dumps([index, state]) + "\n")
+        out.flush()
+
+    for index, line in enumerate(sys.stdin):
+        say(index, "begun")
+        say(index, try_out(*json.loads(line), lambda: say(index, "ours")))
+
+
+if __name__ == "__main__":
+    main()
