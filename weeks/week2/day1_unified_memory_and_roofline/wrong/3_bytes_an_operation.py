@@ -1,0 +1,8 @@
+"""Divides by the intensity, as if it were bytes an operation.
+
+caught by: TestTask3Roof::test_the_slope
+"""
+
+
+def attainable(intensity: float, gb_s: float, tflop_s: float) -> float:
+    return min(tflop_s, gb_s / intensity / 1e3)

@@ -1,0 +1,20 @@
+"""Takes a GB for 2^30 bytes: 7 % too fast.
+
+caught by: TestTask5Prediction::test_bandwidth_over_bytes
+"""
+
+from tinymlx.bench.roofline import CONTEXT, Roof, Work
+from tinymlx.memory import sizes
+from tinymlx.memory.sizes import Size
+
+
+def most_tokens_per_s(read_bytes: float, gb_s: float) -> float:
+    return gb_s * 2**30 / read_bytes
+
+
+def decode(size: Size, packing: str, roof: Roof, float_bytes: int, context: int = CONTEXT) -> Work:
+    read = sizes.bytes_per_token(size, packing, float_bytes) + context * sizes.kv_bytes_per_token(size, float_bytes)
+    flops = sizes.flops_per_token(size, context)
+    intensity = flops / read
+    bound_by = "memory" if intensity < roof.ridge else "arithmetic"
+    return Work(size.name, "decode", intensity, roof.at(intensity) * 1e12 / flops, bound_by)
