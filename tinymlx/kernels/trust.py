@@ -95,7 +95,7 @@ class Trials(threading.Thread):
         """Try these in one child. Returns how many of them have been decided; 0 where no child can run."""
         index, state, ending = 0, None, "ended its process"
         try:
-            with self._started() as child:
+            with self._child_process() as child:
                 with contextlib.suppress(BrokenPipeError):
                     child.stdin.write("".join(line + "\n" for line in wanted).encode())
                     child.stdin.close()
@@ -115,7 +115,7 @@ class Trials(threading.Thread):
         return index + 1
 
     @contextlib.contextmanager
-    def _started(self) -> Iterator[subprocess.Popen]:
+    def _child_process(self) -> Iterator[subprocess.Popen]:
         """A child, gone at the end."""
         environment = os.environ | {"MLX_ENABLE_TF32": "0"}  # the twin is the truth
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -135,7 +135,7 @@ class Trials(threading.Thread):
 
     def _lines(self, child: subprocess.Popen) -> Iterator[list]:
         """What a child writes until it ends. Raises TimeoutError when it takes too long over a trial."""
-        buffer, limit = b"", time.monotonic() + TRIAL_S
+        buffer, limit = b"", self.deadline  # starting is no part of a trial
         with selectors.DefaultSelector() as selector:
             selector.register(child.stdout, selectors.EVENT_READ)
             while selector.select(max(0.0, min(limit, self.deadline) - time.monotonic())):
@@ -213,9 +213,11 @@ class Trust:
                 atexit.register(self.finish)
             self._trials = Trials(self._wanted, functools.partial(_keep, machine(), self._arrived))
             self._wanted = {}
-            with contextlib.suppress(RuntimeError):  # no more threads
+            try:
                 self._trials.start()
-        if rehearse and self._running():
+            except RuntimeError:  # no more threads
+                self._trials = None
+        if rehearse and self._trials:
             self._trials.join(WAIT_S)
             self.take_in()
 
