@@ -54,6 +54,11 @@ __device__ __forceinline__ To as_type(From value) {
   return result;
 }
 
+namespace precise {
+__device__ __forceinline__ float cos(float x) { return ::cosf(x); }
+__device__ __forceinline__ float sin(float x) { return ::sinf(x); }
+}  // namespace precise
+
 // include/fragment.metal with the layout and the rounding of tensor cores (PTX ISA, mma.m16n8k16).
 #define FRAGMENTS
 

@@ -10,11 +10,13 @@ from typing import Any
 import mlx.core as mx
 
 from tinymlx import paths
+from tinymlx.kernels.gradient import refusing
 
 _INCLUDE = re.compile(r'^#include "([\w.]+)"\n', re.MULTILINE)
 # What Metal hands to a kernel, in CUDA's words.
 _CUDA_ATTRIBUTES = """
   const uint3 threadgroup_position_in_grid = {blockIdx.x, blockIdx.y, blockIdx.z};
+  const uint3 threadgroups_per_grid = {gridDim.x, gridDim.y, gridDim.z};
   const uint3 thread_position_in_threadgroup = {threadIdx.x, threadIdx.y, threadIdx.z};
   const uint thread_index_in_threadgroup = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
   const uint simdgroup_index_in_threadgroup = thread_index_in_threadgroup / 32;
@@ -142,7 +144,7 @@ class MetalKernel:
             # A kernel that did not come to its end has no outputs, and a finding that says so.
             return report.outputs or [mx.full(shape, mx.nan, dtype) for shape, dtype in zip(shapes, dtypes)]
         if mx.default_device() == mx.cpu:
-            return self.host(**launch)
+            return refusing(lambda: self.host(**launch), self.name, launch["inputs"])
         if mx.metal.is_available():
             return self._make("metal", lambda: mx.fast.metal_kernel(**self.arguments()))(**launch)
         return self._make("cuda", self._make_cuda)(**launch)

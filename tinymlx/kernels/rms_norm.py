@@ -2,7 +2,10 @@
 
 import mlx.core as mx
 
+from tinymlx import ops
+from tinymlx.kernels.gradient import differentiable
 from tinymlx.kernels.metal import MetalKernel
+from tinymlx.kernels.w4_matvec import constant
 
 _LANES = """thread_index_in_threadgroup, thread_index_in_simdgroup, simdgroup_index_in_threadgroup, partial);"""
 _SCRATCH = "threadgroup float partial[SIMDGROUPS];\n  "
@@ -36,6 +39,16 @@ def rms_norm(
         raise ValueError(f"residual is {residual.dtype} {residual.shape}; x is {x.dtype} {x.shape}")
     if x.size == 0:
         return x if residual is None else (x, x)
+    return _rms_norm(x, weight, eps, residual)
+
+
+def _twin(x, weight, eps, residual):
+    h = x if residual is None else x + residual
+    y = ops.rms_norm(h, weight, eps)
+    return y if residual is None else (y, h)
+
+
+def _run(x, weight, eps, residual):
     K = x.shape[-1]
     simdgroups = min(max(K // 128, 1), 16)
     launch = {
@@ -43,8 +56,10 @@ def rms_norm(
         "grid": (x.size // K * simdgroups * 32, 1, 1),
         "threadgroup": (simdgroups * 32, 1, 1),
     }
-    eps_array = mx.array([eps], mx.float32)
     if residual is None:
-        return PLAIN(x, weight, eps_array, shapes=[x.shape], dtypes=[x.dtype], **launch)[0]
-    y, h = RESIDUAL(x, residual, weight, eps_array, shapes=[x.shape] * 2, dtypes=[x.dtype] * 2, **launch)
+        return PLAIN(x, weight, constant(eps), shapes=[x.shape], dtypes=[x.dtype], **launch)[0]
+    y, h = RESIDUAL(x, residual, weight, constant(eps), shapes=[x.shape] * 2, dtypes=[x.dtype] * 2, **launch)
     return y, h
+
+
+_rms_norm = differentiable(_run, _twin)

@@ -1,0 +1,93 @@
+"""Gradients of our kernels: forwards the kernel, backwards its twin, computed again.
+
+MLX asks for nodes in the graph where a function brings its own gradient: 8 us of a call, 4 us of a call in a compiled step (two cores of a
+CPU), so that only what runs under `gradients()` has them. Elsewhere a kernel that is differentiated raises.
+"""
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import mlx.core as mx
+
+_wanted = contextvars.ContextVar("gradients", default=False)
+
+
+@contextlib.contextmanager
+def gradients() -> Iterator[None]:
+    """Within it our kernels can be differentiated: `with gradients(): mx.grad(loss)(weights)`.
+
+    What is compiled with its gradient needs it where it is first called, and may be called without it from then on.
+    """
+    token = _wanted.set(True)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
+
+
+def differentiable(run: Callable, twin: Callable) -> Callable:
+    """`run`, which under `gradients()` has the gradient of `twin`: the same function of the same arguments in plain array mathematics.
+
+    Gradients reach all arrays of floating point among the positional arguments, and in tuples of these (a `Linear`); packed weights and
+    other integers are constants. Both return an array, or a tuple of arrays.
+    """
+
+    @functools.wraps(run)
+    def call(*args, **kwargs):
+        if not _wanted.get():
+            return run(*args, **kwargs)
+        function = mx.custom_function(lambda *floats: run(*_put(args, iter(floats)), **kwargs))
+
+        @function.vjp
+        def backwards(primals, cotangents, outputs):
+            outputs = _tuple(outputs)
+
+            def again(*floats):
+                made = _tuple(twin(*_put(args, iter(floats)), **kwargs))
+                return [y.astype(output.dtype) for y, output in zip(made, outputs, strict=True)]
+
+            return tuple(mx.vjp(again, list(_tuple(primals)), list(_tuple(cotangents)))[1])
+
+        return function(*_floats(args))
+
+    return call
+
+
+def refusing(run: Callable, name: str, inputs: list[mx.array]) -> Any:
+    """run(), whose outputs are no function of `inputs` for MLX: a gradient through them would be zero in silence, and raises instead."""
+    function = mx.custom_function(lambda *_: run())
+
+    @function.vjp
+    def backwards(*_):
+        raise NotImplementedError(f"{name} has no gradient here: call it within tinymlx.kernels.gradient.gradients()")
+
+    return function(*inputs)
+
+
+def _tuple(arrays: Any) -> tuple:
+    return tuple(arrays) if isinstance(arrays, (tuple, list)) else (arrays,)
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, mx.array) and mx.issubdtype(x.dtype, mx.floating)
+
+
+def _floats(tree: Any) -> Iterator[mx.array]:
+    if _is_float(tree):
+        yield tree
+    elif isinstance(tree, tuple):
+        for part in tree:
+            yield from _floats(part)
+
+
+def _put(tree: Any, floats: Iterator[mx.array]) -> Any:
+    """The tree with its arrays of floating point replaced one after another."""
+    if _is_float(tree):
+        return next(floats)
+    if not isinstance(tree, tuple):
+        return tree
+    parts = [_put(part, floats) for part in tree]
+    return tree._make(parts) if hasattr(tree, "_make") else tuple(parts)
