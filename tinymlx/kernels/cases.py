@@ -7,6 +7,8 @@ import mlx.core as mx
 import numpy as np
 
 from tinymlx import ops
+from tinymlx.kernels.embed import ours as embed_w4
+from tinymlx.kernels.quantize_w4 import quantize_w4
 from tinymlx.kernels.rms_norm import rms_norm
 from tinymlx.kernels.w4_matvec import w4_matvec
 
@@ -108,7 +110,64 @@ def _w4_matvec(rng: np.random.Generator) -> Iterator[Case]:
             yield Case(f"{_name(dtype)} {rows} x {K} -> {N}, group {group}", run, want, bound)
 
 
-KERNELS: dict[str, Callable[[np.random.Generator], Iterator[Case]]] = {"rms_norm": _rms_norm, "w4_matvec": _w4_matvec}
+def _quantize_w4(rng: np.random.Generator) -> Iterator[Case]:
+    for dtype in DTYPES:
+        for N, K, group in ((1, 32, 32), (7, 64, 64), (8, 96, 32), (31, 384, 128), (33, 1024, 64)):
+            w = _draw(rng, N, K, dtype=dtype) * 10.0 ** mx.array(rng.uniform(-8, 2, (N, 1))).astype(dtype)
+            special = (mx.zeros(group), mx.ones(group), -mx.ones(group), mx.abs(w[0, :group]), -mx.abs(w[0, :group]), mx.arange(group) / 2)
+            w = mx.concatenate([w, *(mx.tile(row[None], (1, K // group)).astype(dtype) for row in special)])
+
+            def halves(arrays):
+                """Packed words in two, for which float32 has the bits."""
+                return [arrays[0].view(mx.uint16), *arrays[1:]]
+
+            def run(w=w, group=group):
+                return halves(quantize_w4(w, group))
+
+            def want(w=w, group=group):
+                return [_float64(x) for x in halves(mx.quantize(w, group_size=group, bits=4))]
+
+            yield Case(f"{_name(dtype)} {N} x {K}, group {group}", run, want, lambda: [np.zeros(1)] * 3)
+
+
+def _embed_w4(rng: np.random.Generator) -> Iterator[Case]:
+    for dtype in DTYPES:
+        for tokens, V, K, group, bits, mode in (
+            (1, 7, 32, 32, 4, "affine"),
+            (8, 33, 1088, 64, 8, "affine"),
+            (7, 31, 128, 128, 4, "affine"),
+            (2, 8, 96, 32, 4, "mxfp4"),
+            (33, 100, 1024, 64, 4, "affine"),
+        ):
+            scales = mx.bfloat16 if (dtype, tokens) == (mx.float32, 7) else dtype
+            packed = mx.quantize(_draw(rng, V, K, dtype=scales), group_size=group, bits=bits, mode=mode)
+            table = ops.Linear(packed[0], None, *(*packed[1:], None)[:2], ops.Quantization(group, bits, mode))
+            ids = mx.array(rng.integers(0, V, (1, tokens)))
+
+            def run(ids=ids, table=table, dtype=dtype):
+                return [embed_w4(ids, table, dtype)]
+
+            def want(ids=ids, table=table, group=group):
+                if table.biases is None:  # exact in any dtype
+                    return [_float64(ops.embedding(ids, table))]
+                q = np.array(ops.unpack(table.weight, table.quantization.bits)).astype(np.float64)
+                dense = q * np.repeat(_float64(table.scales), group, 1) + np.repeat(_float64(table.biases), group, 1)
+                return [dense[np.array(ids)]]
+
+            def bound(table=table, want=want, dtype=dtype, bits=bits):
+                # Product and sum are rounded in float32, beside the largest product; the result to dtype.
+                largest = 0.0 if table.biases is None else 2.0**bits * np.abs(_float64(table.scales)).max()
+                return [2 * largest * ROUNDOFF[mx.float32] + np.abs(want()[0]) * (ROUNDOFF[dtype] + ROUNDOFF[mx.float32])]
+
+            yield Case(f"{_name(dtype)} {tokens} of {V} x {K}, {bits} bits {mode}, group {group}", run, want, bound)
+
+
+KERNELS: dict[str, Callable[[np.random.Generator], Iterator[Case]]] = {
+    "rms_norm": _rms_norm,
+    "quantize_w4": _quantize_w4,
+    "embed_w4": _embed_w4,
+    "w4_matvec": _w4_matvec,
+}
 """Name in metal_kernels/ -> its cases."""
 
 

@@ -66,6 +66,6 @@ def mlx(x, weight, eps, router, gate, up, down, *, top_k, normalize):
 
 norm_experts = Operation(
     "norm_experts",
-    covers=("rms_norm", "linear", "dequantize", "swiglu", "silu", "mixture_of_experts"),
+    covers=("rms_norm", "linear", "dequantize", "unpack", "swiglu", "silu", "mixture_of_experts"),
     routes={"twin": Route(twin), "mlx": Route(mlx)},
 )

@@ -17,4 +17,4 @@ def mlx(x: mx.array, weight: mx.array, eps: float, w: Linear) -> mx.array:
     return linear_mlx.linear(mx.fast.rms_norm(x, weight, eps), w)
 
 
-head = Operation("head", covers=("rms_norm", "linear", "dequantize"), routes={"twin": Route(twin), "mlx": Route(mlx)})
+head = Operation("head", covers=("rms_norm", "linear", "dequantize", "unpack"), routes={"twin": Route(twin), "mlx": Route(mlx)})

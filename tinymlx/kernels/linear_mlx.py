@@ -2,7 +2,6 @@
 
 import mlx.core as mx
 
-from tinymlx import ops
 from tinymlx.ops.linear import Linear, add_lora
 
 # From so many rows on, unpacking a weight once and multiplying densely beats MLX's quantized_matmul where that re-reads the weight for
@@ -15,6 +14,12 @@ def _unpacks(x: mx.array) -> bool:
     return x.size >= ROWS_WORTH_UNPACKING * x.shape[-1] and not mx.metal.is_available()
 
 
+def dense(w: Linear) -> mx.array:
+    """Same as `ops.dequantize`, of what is packed."""
+    group_size, bits, mode = w.quantization
+    return mx.dequantize(w.weight, w.scales, w.biases, group_size=group_size, bits=bits, mode=mode)
+
+
 def linear(x: mx.array, w: Linear) -> mx.array:
     """x: [..., K] -> [..., N]. Same as `ops.linear`, by MLX's own quantised and fused operations."""
     if w.quantization is None:
@@ -22,7 +27,7 @@ def linear(x: mx.array, w: Linear) -> mx.array:
             return mx.addmm(w.bias, x, w.weight.T)
         y = x @ w.weight.T
     elif _unpacks(x):
-        y = x @ ops.dequantize(w).astype(x.dtype).T
+        y = x @ dense(w).astype(x.dtype).T
     else:
         group_size, bits, mode = w.quantization
         y = mx.quantized_matmul(

@@ -18,5 +18,5 @@ def mlx(residual: mx.array, x: mx.array, w: Linear) -> mx.array:
 
 
 linear_residual = Operation(
-    "linear_residual", covers=("linear", "dequantize"), routes={"twin": Route(twin), "mlx": Route(mlx)}
+    "linear_residual", covers=("linear", "dequantize", "unpack"), routes={"twin": Route(twin), "mlx": Route(mlx)}
 )

@@ -21,6 +21,6 @@ def mlx(x: mx.array, weight: mx.array, eps: float, gate: Linear, up: Linear) -> 
 
 norm_gate_up = Operation(
     "norm_gate_up",
-    covers=("rms_norm", "linear", "dequantize", "swiglu", "silu"),
+    covers=("rms_norm", "linear", "dequantize", "unpack", "swiglu", "silu"),
     routes={"twin": Route(twin), "mlx": Route(mlx)},
 )

@@ -24,5 +24,5 @@ def mlx(
 
 
 norm_qkv = Operation(
-    "norm_qkv", covers=("rms_norm", "linear", "dequantize"), routes={"twin": Route(twin), "mlx": Route(mlx)}
+    "norm_qkv", covers=("rms_norm", "linear", "dequantize", "unpack"), routes={"twin": Route(twin), "mlx": Route(mlx)}
 )

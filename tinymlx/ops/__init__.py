@@ -16,9 +16,10 @@ from tinymlx.ops.attention import (
     softmax,
 )
 from tinymlx.ops.embedding import embedding
-from tinymlx.ops.linear import Linear, Lora, Quantization, dequantize, linear
+from tinymlx.ops.linear import Linear, Lora, Quantization, linear
 from tinymlx.ops.mlp import mixture_of_experts, silu, swiglu
 from tinymlx.ops.norm import rms_norm
+from tinymlx.ops.quantize import dequantize, pack, quantize, unpack
 from tinymlx.ops.rope import rope, rope_frequencies, rope_periods, yarn_frequencies
 
 __all__ = [
@@ -34,7 +35,9 @@ __all__ = [
     "grouped_query_attention",
     "linear",
     "mixture_of_experts",
+    "pack",
     "paged_attention",
+    "quantize",
     "rms_norm",
     "rope",
     "rope_frequencies",
@@ -43,5 +46,6 @@ __all__ = [
     "silu",
     "softmax",
     "swiglu",
+    "unpack",
     "yarn_frequencies",
 ]

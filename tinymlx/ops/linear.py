@@ -38,14 +38,6 @@ class Linear(NamedTuple):
     lora: Lora | None = None
 
 
-def dequantize(w: Linear) -> mx.array:
-    """The dense weight [..., N, K] that a packed one stands for: scale * q + bias, group by group."""
-    if w.quantization is None:
-        return w.weight
-    group_size, bits, mode = w.quantization
-    return mx.dequantize(w.weight, w.scales, w.biases, group_size=group_size, bits=bits, mode=mode)
-
-
 def linear(x: mx.array, w: Linear) -> mx.array:
     """x: [..., K] -> [..., N] in x's dtype."""
     y = x @ ops.dequantize(w).astype(x.dtype).swapaxes(-1, -2)
