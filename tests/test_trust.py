@@ -304,9 +304,9 @@ def test_a_session_asks_for_its_prompt_and_its_decoding(gpu, monkeypatch, model)
         """Finds everything right, at once."""
 
         def run(self):
-            for signature in self.wanted:
-                asked.append(json.loads(signature)[0])
-                self.report((signature, RIGHT))
+            for text in self.wanted:
+                asked.append(json.loads(text)[0])
+                self.report((text, RIGHT))
 
     def ours(x, *others):
         served.append(x.shape[1])
