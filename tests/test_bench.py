@@ -178,3 +178,66 @@ def test_the_roof_is_of_best_trials_and_a_matvec_of_its_median():
     rate = bandwidth.Rate("n", "b", "u", 1.0, 2.0, 9)
     assert bandwidth.counts("read_gb_s", rate) == 2.0
     assert bandwidth.counts("matvec_4bit_gb_s", rate) == 1.0
+
+
+# Where a step's time goes ---------------------------------------------------------------------------------------------
+
+
+def test_a_profile_counts_every_call_and_every_byte():
+    import mlx.core as mx
+    from tiny import tiny_config, tiny_weights
+
+    from tinymlx.bench import profile
+    from tinymlx.models.config import ModelConfig
+    from tinymlx.models.qwen3 import Qwen3
+
+    raw = tiny_config("qwen3", tie_word_embeddings=True)
+    model = Qwen3(ModelConfig.from_dict(raw), {name: mx.array(a) for name, a in tiny_weights(raw).items()})
+    step_s, parts = profile.profile(model, 33, 0)
+    layers = model.config.num_hidden_layers
+    calls = {"embed": 1, "head": 1, "linear_residual": 2 * layers}
+    assert {p.name: p.calls for p in parts} == {name: calls.get(name, layers) for name in profile.CONTAINS}
+    assert step_s > 0 and all(p.seconds > 0 for p in parts)
+    everything = model.nbytes_per_token + 33 * model.kv_nbytes_per_token
+    assert sum(p.nbytes for p in parts) == pytest.approx(everything, rel=0.05)  # norms are counted at both prices
+
+
+def test_bench_of_a_model(cache):
+    from small_tokenizers import gpt2_pre_tokenizer, train_byte_level
+    from tiny import write_checkpoint
+
+    folder = write_checkpoint(cache / "tiny", vocab_size=640)
+    train_byte_level(gpt2_pre_tokenizer()).save(str(folder / "tokenizer.json"))
+    arguments = ["--model", str(folder), "--context", "7", "--seconds", "0.05"]
+    assert "has not been measured" in str(CliRunner().invoke(bench.command, arguments).exception)
+    machine.save_measurements({"read_gb_s": 10.0, "matmul_tflop_s": 0.1})
+    done = CliRunner().invoke(bench.command, arguments)
+    assert done.exception is None and "A call costs" in done.output, done.output
+    report = json.loads(CliRunner().invoke(bench.command, [*arguments, "--json", "-"]).output)
+    for operation in report["operations"]:
+        assert sum(operation["split_s"].values()) == pytest.approx(operation["seconds"])
+
+
+def test_bench_with_a_learners_functions(cache, monkeypatch):
+    from tinymlx.learn.days import find_day
+
+    monkeypatch.chdir(cache)
+    mine = find_day("2.1").mine
+    mine.parent.mkdir(parents=True)
+    mine.write_text("def attainable(intensity, gb_s, tflop_s):\n    return 2.5\n")
+    done = CliRunner().invoke(
+        bench.command, ["--mine", "2.1", "--seconds", "0.05", "--scale", "0.002", "--json", "-"], catch_exceptions=False
+    )
+    report = json.loads(done.stdout)
+    flops = sizes.flops_per_token(SIZES[0], roofline.CONTEXT)
+    assert report["qwen3_4bit"][0]["tokens_per_s"] == pytest.approx(2.5e12 / flops)
+
+
+def test_the_limit_beside_an_answer(cache):
+    from tinymlx.cli.report import at_most, summary
+    from tinymlx.engine.generate import Stats
+
+    stats = Stats(5, 0, 1.0, 11, 2.0, weight_bytes_per_token=10**9, kv_bytes_per_token=10**7, context_tokens=105)
+    assert at_most(stats) == ""
+    machine.save_measurements({"read_gb_s": 20.0})
+    assert "5.0 tok/s (at most 10.0)" in summary(stats)

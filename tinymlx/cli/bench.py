@@ -31,34 +31,43 @@ NOISY = 1.3  # best over median: beyond this something else was running
 @click.option(
     "--json", "json_file", metavar="FILE", help="Write everything as JSON too; `-` prints it, and nothing else."
 )
+@click.option(
+    "--model", metavar="NAME", help="Say where a decode step of this model goes, on a machine that was measured before."
+)
+@click.option(
+    "--context", type=click.IntRange(1), default=512, show_default=True, help="With --model: tokens before the step."
+)
 @click.option("--mine", metavar="DAYS", help="With your own functions of these days of the course, as in 2.1.")
-def command(seconds: float, scale: float, json_file: str | None, mine: str | None) -> None:
-    """Measure this machine: bandwidth, matmul, roofline. Needs no model and takes less than a minute.
+def command(mine: str | None, **options: Any) -> None:
+    """Measure this machine: bandwidth, matmul, roofline. Takes less than a minute. With --model: profile a decode step.
 
     \b
     Figures are medians over trials after a warm-up; the roof is made of the best ones. A read of
     N bytes counts N, a copy or scale 2 N. `doctor` and `chat` use what is measured here; it is
     kept in your cache folder.
     """
-    if seconds != seconds or scale != scale:
+    if options["seconds"] != options["seconds"] or options["scale"] != options["scale"]:
         raise click.BadParameter("NaN is not a number of seconds")
     if mine is None:
-        bench(seconds, scale, json_file, keep=scale == 1)
+        bench(**options, keep=options["scale"] == 1)
         return
     from tinymlx.cli.assistant import mine_in_engine
     from tinymlx.learn.mine import written_days
 
     with mine_in_engine(written_days(mine)):
-        bench(seconds, scale, json_file, keep=False)
+        bench(**options, keep=False)
 
 
-def bench(seconds: float, scale: float, json_file: str | None, keep: bool) -> None:
+def bench(seconds: float, scale: float, json_file: str | None, model: str | None, context: int, keep: bool) -> None:
     from tinymlx.bench import bandwidth, roofline
     from tinymlx.memory import machine as machines
 
     machine = machines.inspect(isolated=False)
     if machine.mlx is None:
         raise UserError(f"MLX cannot be used here ({machine.mlx_error}); `tinymlx doctor` says what to install")
+    if model is not None:
+        _profile(machine, model, context, seconds, json_file)
+        return
     todo = bandwidth.tasks(machine, scale)
     measured = _with_bar(bandwidth.run(todo, seconds), len(todo))
 
@@ -79,17 +88,73 @@ def bench(seconds: float, scale: float, json_file: str | None, keep: bool) -> No
         "qwen3_4bit": [work._asdict() for work in works],
         "kept_in": str(kept) if kept else None,
     }
+    if json_file != "-":
+        _show(machine, report["blas"], measured, roof, works)
+        if kept:
+            click.echo(f"\nKept in {kept} for `tinymlx doctor` and `tinymlx chat`.")
+    _write(report, json_file)
+
+
+def _write(report: dict[str, Any], json_file: str | None) -> None:
+    text = json.dumps(report, indent=1)
     if json_file == "-":
-        click.echo(json.dumps(report, indent=1))
-        return
-    _show(machine, report["blas"], measured, roof, works)
-    if kept:
-        click.echo(f"\nKept in {kept} for `tinymlx doctor` and `tinymlx chat`.")
-    if json_file:
+        click.echo(text)
+    elif json_file:
         try:
-            Path(json_file).write_text(json.dumps(report, indent=1) + "\n")
+            Path(json_file).write_text(text + "\n")
         except OSError as error:
             raise UserError(f"{json_file} cannot be written: {error.strerror or error}; name another file") from None
+
+
+def _profile(machine: Any, name: str, context: int, seconds: float, json_file: str | None) -> None:
+    """Where a decode step of model `name` after `context` tokens goes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tinymlx.bench import profile, roofline
+    from tinymlx.cli.assistant import Assistant
+
+    if not {"read_gb_s", "matmul_tflop_s"} <= machine.measured.keys():
+        raise UserError("this machine has not been measured; run `tinymlx bench` without --model first")
+    flags = {"model": name, "adapter_path": None, "max_kv_size": None, "prefill_step_size": 512}
+    model = Assistant(flags).load(context=context + 1).model
+    roof = roofline.Roof(machine.measured["read_gb_s"], machine.measured["matmul_tflop_s"])
+    step_s, parts = profile.profile(model, context, seconds)
+    line = profile.fit([p.calls for p in parts], [p.nbytes for p in parts], [p.seconds for p in parts])
+    floors = {p.name: profile.floor_s(p.nbytes, p.flops, roof) for p in parts}
+    splits = {p.name: profile.split(p.seconds, floors[p.name], p.calls * line.call_s) for p in parts}
+    gains = profile.gains(step_s, {p.name: (p.seconds, floors[p.name]) for p in parts})
+    report = {
+        "version": 1,
+        "model": name,
+        "context": context,
+        "machine": machine.as_dict(),
+        "roof": roof._asdict(),
+        "step_s": step_s,
+        "floor_s": sum(floors.values()),
+        "fit": line._asdict(),
+        "operations": [p._asdict() | {"split_s": splits[p.name]._asdict(), "gain": dict(gains)[p.name]} for p in parts],
+    }
+    if json_file != "-":
+        console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+        share = f"{report['floor_s'] * 1e3:.2f} ms ({report['floor_s'] / step_s:.0%})"
+        console.print(
+            f"{name}, one token after {context}: {step_s * 1e3:.2f} ms, {1 / step_s:.1f} tokens/s; floor {share}\n"
+        )
+        table = Table("", "calls", "MB", "ms", "floor", "calls", "gap", "gain", box=None, pad_edge=False)
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for p in sorted(parts, key=lambda p: -p.seconds):
+            times = (f"{s * 1e3:.2f}" for s in (p.seconds, *splits[p.name]))
+            table.add_row(p.name, str(p.calls), f"{p.nbytes / 1e6:.2f}", *times, f"{dict(gains)[p.name]:.2f}x")
+        waiting = step_s - sum(p.seconds for p in parts)
+        table.add_row("waiting, Python", "", "", f"{waiting * 1e3:.2f}")
+        console.print(table)
+        console.print(
+            f"\nA call costs {line.call_s * 1e6:.1f} us and bytes come at {line.gb_s:.3g} GB/s, by least squares over these rows."
+        )
+        console.print("gain: of the step, were this operation alone at its floor.")
+    _write(report, json_file)
 
 
 def _with_bar(rates: Any, total: int) -> list:

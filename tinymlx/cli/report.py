@@ -25,7 +25,11 @@ def at_most(stats: Any) -> str:
     from tinymlx.memory.machine import measured_bandwidth
 
     gb_s = measured_bandwidth()
-    return f" (at most {sizes.most_tokens_per_s(stats.bytes_per_token, gb_s):.1f})" if gb_s and stats.bytes_per_token else ""
+    return (
+        f" (at most {sizes.most_tokens_per_s(stats.bytes_per_token, gb_s):.1f})"
+        if gb_s and stats.bytes_per_token
+        else ""
+    )
 
 
 def summary(stats: Any) -> str:
