@@ -1,5 +1,6 @@
 """Functions in Metal text, found by their braces: no compiler is asked, so half-written files can be read too."""
 
+import functools
 import re
 import zlib
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class Function:
     message: str | None
 
 
+@functools.lru_cache(64)  # the same files for every test
 def functions_of(text: str) -> dict[str, list[Function]]:
     """The functions at the top of a file, by name; overloads in order. Raises SyntaxError for braces that do not match."""
     bare = _blanked(text, _ASIDE)

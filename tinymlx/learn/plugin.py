@@ -8,6 +8,7 @@ A chapter's tests stand in classes named after their task (`class TestTask2Atten
     rng       a NumPy generator for other draws
 """
 
+import functools
 import json
 import re
 import secrets
@@ -69,6 +70,7 @@ def pytest_report_header(config):
     return f"draws of the course: --seed {config.course_seed}"
 
 
+@functools.cache
 def _day_of(folder: Path):
     return next((day for day in all_days() if day.folder == folder), None)
 

@@ -1,0 +1,18 @@
+// Looks at the first `width` codes.
+//
+// caught by: TestTask10Histogram::test_counts
+
+inline void histogram(
+    const device uint* codes, device uint* counts, uint n, uint rank, uint width, threadgroup atomic_uint* bins) {
+  if (rank < 16) {
+    atomic_store_explicit(&bins[rank], 0u, memory_order_relaxed);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (uint i = rank; i < n) {
+    atomic_fetch_add_explicit(&bins[codes[i]], 1u, memory_order_relaxed);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (rank < 16) {
+    counts[rank] = atomic_load_explicit(&bins[rank], memory_order_relaxed);
+  }
+}

@@ -1,0 +1,33 @@
+// Begins the maximum at 0: in a row of negative numbers all exponentials vanish.
+//
+// caught by: TestTask12Softmax::test_whatever_is_added_to_a_row
+
+inline void softmax(
+    const device float* x, device float* y, uint K, uint row, uint rank, uint lane, uint simdgroup, threadgroup float* partial) {
+  const device float* of_row = x + row * K;
+  float highest = 0;
+  for (uint k = rank; k < K; k += 128) {
+    highest = max(highest, of_row[k]);
+  }
+  highest = simd_max(highest);
+  if (lane == 0) {
+    partial[simdgroup] = highest;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  highest = max(max(partial[0], partial[1]), max(partial[2], partial[3]));
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+
+  float total = 0;
+  for (uint k = rank; k < K; k += 128) {
+    total += exp(of_row[k] - highest);
+  }
+  total = simd_sum(total);
+  if (lane == 0) {
+    partial[simdgroup] = total;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  total = partial[0] + partial[1] + partial[2] + partial[3];
+  for (uint k = rank; k < K; k += 128) {
+    y[row * K + k] = exp(of_row[k] - highest) / total;
+  }
+}

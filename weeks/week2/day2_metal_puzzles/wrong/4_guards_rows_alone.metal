@@ -1,0 +1,9 @@
+// Guards the rows alone: columns too many wrap into the next row and race with its owner.
+//
+// caught by: TestTask4OuterSum::test_rows_and_columns
+
+inline void outer_sum(const device float* a, const device float* b, device float* y, uint rows, uint columns, uint2 at) {
+  if (at.y < rows) {
+    y[at.y * columns + at.x] = a[at.y] + b[at.x];
+  }
+}

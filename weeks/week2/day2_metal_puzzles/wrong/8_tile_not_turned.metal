@@ -1,0 +1,16 @@
+// Moves tiles to their new place, and leaves them as they are inside.
+//
+// caught by: TestTask8Transposed::test_rows_become_columns
+
+template <typename X, typename Y>
+inline void transposed(X x, Y y, uint rows, uint columns, uint2 group, uint2 at, threadgroup float* tile) {
+  const uint row = group.y * 16 + at.y, column = group.x * 16 + at.x;
+  if (row < rows && column < columns) {
+    tile[at.y * 17 + at.x] = x[row * columns + column];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint new_row = group.x * 16 + at.y, new_column = group.y * 16 + at.x;
+  if (new_row < columns && new_column < rows) {
+    y[new_row * rows + new_column] = tile[at.y * 17 + at.x];
+  }
+}

@@ -1,0 +1,19 @@
+// The second barrier stands where only some threads come.
+//
+// caught by: TestTask9Scan::test_running_sums
+
+inline void scan(const device float* x, device float* y, uint K, uint row, uint rank, uint width, threadgroup float* tile) {
+  tile[rank] = rank < K ? x[row * K + rank] : 0;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint step = 1; step < width; step *= 2) {
+    if (rank >= step) {
+      const float before = tile[rank - step];
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      tile[rank] += before;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  if (rank < K) {
+    y[row * K + rank] = tile[rank];
+  }
+}
