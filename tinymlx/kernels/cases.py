@@ -8,6 +8,7 @@ import numpy as np
 
 from tinymlx import ops
 from tinymlx.kernels.embed import ours as embed_w4
+from tinymlx.kernels.qk_norm_rope import ours as qk_norm_rope
 from tinymlx.kernels.quantize_w4 import quantize_w4
 from tinymlx.kernels.rms_norm import rms_norm
 from tinymlx.kernels.w4_matvec import w4_matvec
@@ -162,8 +163,51 @@ def _embed_w4(rng: np.random.Generator) -> Iterator[Case]:
             yield Case(f"{_name(dtype)} {tokens} of {V} x {K}, {bits} bits {mode}, group {group}", run, want, bound)
 
 
+def _qk_norm_rope(rng: np.random.Generator) -> Iterator[Case]:
+    shapes = (  # the last: how far the weights' dtype is behind q's in DTYPES, or None without a norm
+        (2, 3, 16, 8, 128, (100_000, 5), 0),
+        (1, 1, 1, 1, 64, (0,), None),
+        (7, 1, 2, 1, 96, (131_071, 0, 31, 32, 33, 7, 1_000_003), None),
+        (8, 3, 3, 2, 80, (7, 100_000, 0, 3, 40_961, 1, 2, 9), 1),
+        (1, 17, 1, 2, 256, (99_990,), 2),
+        (2, 1, 3, 2, 6, (1, 2), 0),
+    )
+    for at, dtype in enumerate(DTYPES):
+        for B, L, H, G, D, offsets, norm in shapes:
+            q, k = (_draw(rng, B, L, heads * D, dtype=dtype) for heads in (H, G))
+            weights = [None if norm is None else _draw(rng, D, dtype=DTYPES[(at + norm) % 3]) for _ in range(2)]
+            periods, scale = ops.rope_periods(D, 1e6)[0], 1.0 if norm == 0 else 1.2
+            positions = np.array(offsets)[:, None] + np.arange(L)
+            angles = positions[:, None, :, None] / _float64(periods)  # [B, 1, L, D/2]
+
+            def run(q=q, k=k, weights=weights, offsets=offsets, periods=periods, scale=scale):
+                return list(qk_norm_rope(q, k, *weights, 1e-3, mx.array(offsets), periods, scale))
+
+            def halves(q=q, k=k, weights=weights, D=D):
+                for x, weight in ((q, weights[0]), (k, weights[1])):
+                    x = _float64(x).reshape(*x.shape[:2], -1, D).swapaxes(1, 2)
+                    if weight is not None:
+                        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-3) * _float64(weight)
+                    yield np.split(x, 2, axis=-1)
+
+            def want(halves=halves, angles=angles, scale=scale):
+                cos, sin = scale * np.cos(angles), scale * np.sin(angles)
+                return [np.concatenate([a * cos - b * sin, b * cos + a * sin], -1) for a, b in halves()]
+
+            def bound(halves=halves, want=want, angles=angles, scale=scale, D=D, dtype=dtype):
+                # An angle is rounded, unless it is a float32; the sum of squares costs D / 32 + 5 roundings, the rest 12 (cos and sin 4 each).
+                angle = np.where(angles == angles.astype(np.float32), 0, angles)
+                terms = [scale * (np.abs(a) + np.abs(b)) * (angle + D / 32 + 17) for a, b in halves()]
+                wide = [np.concatenate([term, term], -1) * ROUNDOFF[mx.float32] for term in terms]
+                return [w + np.abs(y) * ROUNDOFF[dtype] + 2.0**-25 * (dtype == mx.float16) for w, y in zip(wide, want())]
+
+            weighted = "no norm" if norm is None else f"weights {_name(weights[0].dtype)}"
+            yield Case(f"{_name(dtype)} {B} x {L}, {H} and {G} heads of {D}, {weighted}", run, want, bound)
+
+
 KERNELS: dict[str, Callable[[np.random.Generator], Iterator[Case]]] = {
     "rms_norm": _rms_norm,
+    "qk_norm_rope": _qk_norm_rope,
     "quantize_w4": _quantize_w4,
     "embed_w4": _embed_w4,
     "w4_matvec": _w4_matvec,

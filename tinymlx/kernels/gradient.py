@@ -37,23 +37,25 @@ def differentiable(run: Callable, twin: Callable) -> Callable:
 
     @functools.wraps(run)
     def call(*args, **kwargs):
-        if not _wanted.get():
-            return run(*args, **kwargs)
-        function = mx.custom_function(lambda *floats: run(*_put(args, iter(floats)), **kwargs))
-
-        @function.vjp
-        def backwards(primals, cotangents, outputs):
-            outputs = _tuple(outputs)
-
-            def again(*floats):
-                made = _tuple(twin(*_put(args, iter(floats)), **kwargs))
-                return [y.astype(output.dtype) for y, output in zip(made, outputs, strict=True)]
-
-            return tuple(mx.vjp(again, list(_tuple(primals)), list(_tuple(cotangents)))[1])
-
-        return function(*_floats(args))
+        return _recorded(run, twin, args, kwargs) if _wanted.get() else run(*args, **kwargs)
 
     return call
+
+
+def _recorded(run: Callable, twin: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    function = mx.custom_function(lambda *floats: run(*_put(args, iter(floats)), **kwargs))
+
+    @function.vjp
+    def backwards(primals, cotangents, outputs):
+        outputs = _tuple(outputs)
+
+        def again(*floats):
+            made = _tuple(twin(*_put(args, iter(floats)), **kwargs))
+            return [y.astype(output.dtype) for y, output in zip(made, outputs, strict=True)]
+
+        return tuple(mx.vjp(again, list(_tuple(primals)), list(_tuple(cotangents)))[1])
+
+    return function(*_floats(args))
 
 
 def refusing(run: Callable, name: str, inputs: list[mx.array]) -> Any:

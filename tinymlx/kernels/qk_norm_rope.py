@@ -3,7 +3,21 @@
 import mlx.core as mx
 
 from tinymlx import ops
+from tinymlx.kernels.gradient import differentiable
+from tinymlx.kernels.metal import MetalKernel
 from tinymlx.kernels.route import Operation, Route
+from tinymlx.kernels.w4_matvec import FLOATS, constant
+
+KERNEL = MetalKernel(
+    "qk_norm_rope",
+    inputs=("q", "k", "q_weight", "k_weight", "eps", "offsets", "periods", "scale"),
+    outputs=("y_q", "y_k"),
+    body="""  qk_norm_rope<T, D, NORM>(
+      q, k, q_weight, k_weight, eps, offsets, periods, scale, y_q, y_k, H, G, threadgroups_per_grid.x,
+      threadgroup_position_in_grid.x, threadgroup_position_in_grid.y * SIMDGROUPS + simdgroup_index_in_threadgroup,
+      threadgroup_position_in_grid.z, thread_index_in_simdgroup);
+""",
+)
 
 
 def _heads(x: mx.array, head_dim: int) -> mx.array:
@@ -48,4 +62,65 @@ def mlx(q, k, q_weight, k_weight, eps, offsets, periods, scale):
     return turned[0], turned[1]
 
 
-qk_norm_rope = Operation("qk_norm_rope", covers=("rms_norm", "rope"), routes={"twin": Route(twin), "mlx": Route(mlx)})
+def _run(q, k, q_weight, k_weight, eps, offsets, periods, scale):
+    (B, L, _), D = q.shape, 2 * periods.size
+    H, G = q.shape[2] // D, k.shape[2] // D
+    simdgroups = min(H + G, 4)
+    groups = -(-(H + G) // simdgroups)
+    norm = q_weight is not None
+    weights = (q_weight, k_weight) if norm else (q, q)
+    y_q, y_k = KERNEL(
+        *(q, k, *weights, constant(eps), offsets, periods, constant(scale)),
+        template={"T": q.dtype, "D": D, "NORM": norm, "H": H, "G": G, "SIMDGROUPS": simdgroups},
+        grid=(32 * L, groups * simdgroups, B),
+        threadgroup=(32, simdgroups, 1),
+        shapes=[(B, H, L, D), (B, G, L, D)],
+        dtypes=[q.dtype] * 2,
+    )
+    return y_q, y_k
+
+
+_ours = differentiable(_run, twin)
+
+
+def ours(q, k, q_weight, k_weight, eps, offsets, periods, scale):
+    """The twin by our own kernel, rounded once: outputs have q's dtype whatever that of the weights.
+
+    Raises ValueError for shapes that do not fit, one weight of two, or a dtype that is not float32, float16 or bfloat16.
+    """
+    if q.dtype not in FLOATS or k.dtype != q.dtype:
+        raise ValueError(f"q is {q.dtype} and k {k.dtype}; one of float32, float16 and bfloat16 is accepted for both")
+    if periods.ndim != 1 or periods.dtype != mx.float32:
+        raise ValueError(f"periods is {periods.dtype} {periods.shape}; float32 [D/2] is accepted")
+    D = 2 * periods.size
+    for name, x in (("q", q), ("k", k)):
+        if x.ndim != 3 or D == 0 or x.shape[2] == 0 or x.shape[2] % D or x.shape[:2] != q.shape[:2]:
+            raise ValueError(f"{name} has shape {x.shape}; {(*q.shape[:2], f'a multiple of {D}')} is accepted")
+    if (q_weight is None) != (k_weight is None):
+        raise ValueError("one of q_weight and k_weight is None; both or neither is accepted")
+    for name, weight in (("q_weight", q_weight), ("k_weight", k_weight)):
+        if weight is not None and (
+            weight.shape != (D,) or weight.dtype not in FLOATS or weight.dtype != q_weight.dtype
+        ):
+            raise ValueError(
+                f"{name} is {weight.dtype} {weight.shape}; floating point ({D},), one dtype for both, is accepted"
+            )
+    if offsets.shape != q.shape[:1] or not mx.issubdtype(offsets.dtype, mx.integer):
+        raise ValueError(f"offsets is {offsets.dtype} {offsets.shape}; integers {q.shape[:1]} are accepted")
+    if q.shape[0] == 0 or q.shape[1] == 0:
+        return tuple(mx.zeros((q.shape[0], x.shape[2] // D, q.shape[1], D), q.dtype) for x in (q, k))
+    return _ours(q, k, q_weight, k_weight, eps, offsets, periods, scale)
+
+
+def _applies(q, k, q_weight, k_weight, *_) -> bool:
+    """A weight wider than q makes the outputs of the other routes wider too."""
+    if q.dtype not in FLOATS or k.dtype != q.dtype:
+        return False
+    return q_weight is None or q_weight.dtype == k_weight.dtype and mx.result_type(q, q_weight) == q.dtype
+
+
+qk_norm_rope = Operation(
+    "qk_norm_rope",
+    covers=("rms_norm", "rope"),
+    routes={"twin": Route(twin), "mlx": Route(mlx), "ours": Route(ours, applies=_applies)},
+)
