@@ -92,14 +92,15 @@ inline void dot_rows(
 }
 
 // What simdgroup `split` adds to the tile's products, where all its simdgroups find it: partial[simdgroup][n * M + m], squares behind them. A
-// tile is OUTPUTS / 2 rows of `a` from a_row on and OUTPUTS / 2 of `b` from b_row on; MATRIX: by the matrix units, OUTPUTS is 16.
+// tile is OUTPUTS / 2 rows of `a` from a_row on and OUTPUTS / 2 of `b` from b_row on; MATRIX: by the
+// matrix units, OUTPUTS is 16 or 32.
 template <bool MATRIX, int M, int GROUP, int BITS, bool MX, bool NORM, int OUTPUTS, typename T, typename V, typename S>
 inline void dot_tile(
     const device T* x, V weight, Packed<S> a, uint a_row, Packed<S> b, uint b_row, uint K, uint N, uint split, uint splits, uint simdgroup,
     uint lane, threadgroup float* partial) {
   threadgroup float* mine = partial + simdgroup * (OUTPUTS * M + M);
   if (MATRIX) {
-    dot_matrix<T, M, GROUP, BITS, MX, NORM>(x, weight, a, a_row, b, b_row, K, N, split, splits, lane, mine);
+    dot_matrix<T, M, GROUP, BITS, MX, NORM, MATRIX ? OUTPUTS : 16>(x, weight, a, a_row, b, b_row, K, N, split, splits, lane, mine);
   } else {
     float total[OUTPUTS][M], squares[M];
     dot_rows<M, GROUP, BITS, MX, NORM, OUTPUTS / 2>(x, weight, a, a_row, b, b_row, K, N, split, splits, lane, total, squares);

@@ -5,123 +5,175 @@
 
 #include "fragment.metal"
 
-// mine[n * M + m] becomes the product of row m of x and row n of the tile, 8 of `a` from a_row on and then 8 of `b` from b_row on; with
-// NORM x is multiplied by `weight` first, rounded to T, and mine[16 M + m] is the sum of x^2. The simdgroup takes its share of the groups.
-template <typename T, int M, int GROUP, int BITS, bool MX, bool NORM, typename V, typename S>
-inline void dot_matrix(
-    const device T* x, V weight, Packed<S> a, uint a_row, Packed<S> b, uint b_row, uint K, uint N, uint split, uint splits, uint lane,
-    threadgroup float* mine) {
-  const int TILES = (M + 7) / 8, AHEAD = 256 / GROUP, EIGHTS = GROUP / 32, WORDS = BITS / 4;  // groups at a time, eights of numbers a lane
-  const uint words = K * BITS / 32, groups = K / GROUP, row = fragment_row(lane), quarter = fragment_column(lane) / 2;
-  float total[TILES][2][2], squares[TILES][2];
-  for (int tile = 0; tile < TILES; tile++) {
-    for (int j = 0; j < 2; j++) {
-      total[tile][0][j] = 0;
-      total[tile][1][j] = 0;
-      squares[tile][j] = 0;
-    }
-  }
+// AHEAD neighbouring scales or biases of a row, zero behind its last group.
+template <typename S, int AHEAD>
+struct alignas(sizeof(S) * AHEAD > 16 ? 16 : sizeof(S) * AHEAD) Several {
+  S values[AHEAD];
+};
 
-  for (uint block = split * AHEAD; block < groups && a_row < N; block += splits * AHEAD) {
-    uint packed[AHEAD][2][EIGHTS * WORDS];
-    float scaling[AHEAD][2];
-    for (int ahead = 0; ahead < AHEAD; ahead++) {  // all loads first: they are under way while the first is waited for
-      for (int half_tile = 0; half_tile < 2; half_tile++) {
-        const Packed<S> from = half_tile == 0 ? a : b;
-        const uint n = (half_tile == 0 ? a_row : b_row) + row, group = block + ahead;
-        const bool active = n < N && group < groups;
-        const device uint* at = from.words + n * words + (group * 4 + quarter) * (EIGHTS * WORDS);
-        for (int i = 0; i < EIGHTS * WORDS; i += 4) {
-          if (EIGHTS * WORDS == 1) {
-            packed[ahead][half_tile][0] = active ? at[0] : 0u;
-          } else if (EIGHTS * WORDS == 2) {
-            const uint2 two = active ? *(const device uint2*)at : uint2{0, 0};
-            packed[ahead][half_tile][0] = two.x;
-            packed[ahead][half_tile][EIGHTS * WORDS - 1] = two.y;
-          } else {
-            const uint4 four = active ? *(const device uint4*)(at + i) : uint4{0, 0, 0, 0};
-            packed[ahead][half_tile][i] = four.x;
-            packed[ahead][half_tile][i + 1] = four.y;
-            packed[ahead][half_tile][i + 2] = four.z;
-            packed[ahead][half_tile][i + 3] = four.w;
-          }
-        }
-        // One lane of the row reads the scale, its neighbour the bias.
-        scaling[ahead][half_tile] = 0;
-        if (MX) {
-          scaling[ahead][half_tile] = active && quarter == 0 ? scale_of<MX>(from.scales[n * groups + group]) : 0.0f;
-        } else if (active && quarter < 2) {
-          scaling[ahead][half_tile] = float((quarter == 0 ? from.scales : from.biases)[n * groups + group]);
+template <int AHEAD, typename S>
+inline Several<S, AHEAD> several(const device S* row, uint first, uint groups, bool active) {
+  Several<S, AHEAD> found;
+  if (groups % AHEAD == 0 && active && first < groups) {
+    return *(const device Several<S, AHEAD>*)(row + first);
+  }
+  for (int i = 0; i < AHEAD; i++) {
+    found.values[i] = active && first + i < groups ? row[first + i] : S(0);
+  }
+  return found;
+}
+
+// A lane's share of AHEAD groups of HALVES times 8 rows.
+template <typename S, int AHEAD, int HALVES, int LENGTH>
+struct Fetched {
+  uint words[AHEAD][HALVES][LENGTH];
+  Several<S, AHEAD> scales[HALVES], biases[HALVES];  // unless ALONE: the second lane of a row has its biases in `scales`
+};
+
+template <int BITS, bool MX, bool ALONE, int AHEAD, int HALVES, int LENGTH, typename S>
+inline Fetched<S, AHEAD, HALVES, LENGTH> fetch(
+    Packed<S> a, uint a_row, Packed<S> b, uint b_row, uint groups, uint N, uint block, uint row, uint quarter) {
+  Fetched<S, AHEAD, HALVES, LENGTH> found;
+  for (int h = 0; h < HALVES; h++) {
+    const Packed<S> from = h < HALVES / 2 ? a : b;
+    const uint n = (h < HALVES / 2 ? a_row + h * 8 : b_row + (h - HALVES / 2) * 8) + row;
+    for (int ahead = 0; ahead < AHEAD; ahead++) {
+      const bool active = n < N && block + ahead < groups;
+      const device uint* at = from.words + ((n * groups + block + ahead) * 4 + quarter) * LENGTH;
+      if (LENGTH == 1) {
+        found.words[ahead][h][0] = active ? at[0] : 0u;
+      } else if (LENGTH == 2) {
+        const uint2 two = active ? *(const device uint2*)at : uint2{0, 0};
+        found.words[ahead][h][0] = two.x;
+        found.words[ahead][h][LENGTH - 1] = two.y;
+      } else {
+        for (int i = 0; i < LENGTH; i += 4) {
+          const uint4 four = active ? *(const device uint4*)(at + i) : uint4{0, 0, 0, 0};
+          found.words[ahead][h][i] = four.x;
+          found.words[ahead][h][i + 1] = four.y;
+          found.words[ahead][h][i + 2] = four.z;
+          found.words[ahead][h][i + 3] = four.w;
         }
       }
     }
+    const uint first = n * groups;
+    if (ALONE || MX) {
+      found.scales[h] = several<AHEAD>(from.scales + first, block, groups, n < N && quarter == 0);
+      found.biases[h] = several<AHEAD>(from.biases + first, block, groups, n < N && quarter == 0 && !MX);
+    } else {
+      found.scales[h] = several<AHEAD>((quarter == 0 ? from.scales : from.biases) + first, block, groups, n < N && quarter < 2);
+    }
+  }
+  return found;
+}
+
+// mine[n * M + m] becomes the product of row m of x and row n of the tile, OUTPUTS / 2 of `a` from a_row on and then as many of `b` from b_row
+// on; with NORM x is multiplied by `weight` first, rounded to T, and mine[OUTPUTS * M + m] is the sum of x^2. The simdgroup takes its share of
+// the groups. Columns from M on repeat the last row of x, and are not kept.
+template <typename T, int M, int GROUP, int BITS, bool MX, bool NORM, int OUTPUTS, typename V, typename S>
+inline void dot_matrix(
+    const device T* x, V weight, Packed<S> a, uint a_row, Packed<S> b, uint b_row, uint K, uint N, uint split, uint splits, uint lane,
+    threadgroup float* mine) {
+  const int TILES = (M + 7) / 8, HALVES = OUTPUTS / 8, EIGHTS = GROUP / 32, WORDS = BITS / 4;  // eights of numbers a lane, words an eight
+  const int AHEAD = OUTPUTS == 16 ? 256 / GROUP : 128 / GROUP;                                 // groups at a time
+  const bool ALONE = M <= 2;  // then only the first lane of a row has sums that count, and needs the scale
+  const uint groups = K / GROUP, row = fragment_row(lane), quarter = fragment_column(lane) / 2;
+  float total[TILES][HALVES][2], squares[TILES][2];
+  for (int tile = 0; tile < TILES; tile++) {
+    for (int j = 0; j < 2; j++) {
+      for (int h = 0; h < HALVES; h++) {
+        total[tile][h][j] = 0;
+      }
+      squares[tile][j] = 0;
+    }
+  }
+  Pair<T> ones[2][2];
+  for (int i = 0; i < 2; i++) {
+    for (int k = 0; k < 2; k++) {
+      ones[i][k] = pair<T>(1.0f, 1.0f);
+    }
+  }
+
+  Fetched<S, AHEAD, HALVES, EIGHTS * WORDS> next;
+  if (a_row < N) {
+    next = fetch<BITS, MX, ALONE, AHEAD, HALVES, EIGHTS * WORDS>(a, a_row, b, b_row, groups, N, split * AHEAD, row, quarter);
+  }
+  for (uint block = split * AHEAD; block < groups && a_row < N; block += splits * AHEAD) {
+    const Fetched<S, AHEAD, HALVES, EIGHTS * WORDS> now = next;  // the next numbers are under way while these are multiplied
+    next = fetch<BITS, MX, ALONE, AHEAD, HALVES, EIGHTS * WORDS>(a, a_row, b, b_row, groups, N, block + splits * AHEAD, row, quarter);
     for (int ahead = 0; ahead < AHEAD; ahead++) {
-      const uint group = block + ahead;
-      float sum[TILES][2][2], sums[TILES][2][2];  // products with the packed numbers, and with ones
+      const uint group = min(block + ahead, groups - 1);
+      Pair<T> right[TILES][EIGHTS][4];
+      for (int tile = 0; tile < TILES; tile++) {
+        for (int eight = 0; eight < EIGHTS; eight++) {
+          T element[2][4];
+          for (int j = 0; j < 2; j++) {
+            const uint m = min(tile * 8 + right_column(lane, j), uint(M) - 1);
+            const uint k = (group * 4 + right_row(lane, j) / 2) * (GROUP / 4) + eight * 8;
+            const bool second = right_row(lane, j) % 2 == 1;  // of the numbers t and t + 4
+            const Eight<T> values = *(const device Eight<T>*)(x + m * K + k);
+            for (int t = 0; t < 4; t++) {
+              element[j][t] = second ? values.values[t + 4] : values.values[t];
+            }
+            if (NORM) {
+              float weights[8];
+              load8(weight + k, weights);
+              for (int t = 0; t < 4; t++) {
+                const float value = float(element[j][t]);
+                squares[tile][j] += block + ahead < groups ? value * value : 0.0f;
+                element[j][t] = T(value * (second ? weights[t + 4] : weights[t]));
+              }
+            }
+          }
+          for (int t = 0; t < 4; t++) {
+            right[tile][eight][t] = pair<T>(element[0][t], element[1][t]);
+          }
+        }
+      }
+      float sum[TILES][HALVES / 2][2][2], sums[TILES][2][2];  // products with the packed numbers, and with ones
       for (int tile = 0; tile < TILES; tile++) {
         for (int i = 0; i < 2; i++) {
           for (int j = 0; j < 2; j++) {
-            sum[tile][i][j] = 0;
+            for (int h = 0; h < HALVES / 2; h++) {
+              sum[tile][h][i][j] = 0;
+            }
             sums[tile][i][j] = 0;
           }
         }
       }
       for (int eight = 0; eight < EIGHTS; eight++) {
-        Pair<T> right[TILES][4];
-        for (int tile = 0; tile < TILES; tile++) {
-          T element[2][4];
-          for (int j = 0; j < 2; j++) {
-            const uint m = tile * 8 + right_column(lane, j);
-            const uint k = (group * 4 + right_row(lane, j) / 2) * (GROUP / 4) + eight * 8;
-            const bool second = right_row(lane, j) % 2 == 1;  // of the numbers t and t + 4
-            if (m < uint(M) && group < groups) {
-              const Eight<T> values = *(const device Eight<T>*)(x + m * K + k);
-              for (int t = 0; t < 4; t++) {
-                element[j][t] = second ? values.values[t + 4] : values.values[t];
-              }
-              if (NORM) {
-                float weights[8];
-                load8(weight + k, weights);
-                for (int t = 0; t < 4; t++) {
-                  const float value = float(element[j][t]);
-                  squares[tile][j] += value * value;
-                  element[j][t] = T(value * (second ? weights[t + 4] : weights[t]));
-                }
-              }
-            } else {
-              for (int t = 0; t < 4; t++) {
-                element[j][t] = T(0);
-              }
-            }
-          }
-          for (int t = 0; t < 4; t++) {
-            right[tile][t] = pair<T>(element[0][t], element[1][t]);
-          }
-        }
         for (int step = 0; step < 2; step++) {
-          Pair<T> left[2][2], ones[2][2];
-          for (int half_tile = 0; half_tile < 2; half_tile++) {
-            const thread uint* eight_words = packed[ahead][half_tile] + eight * WORDS;
-            for (int k = 0; k < 2; k++) {
-              left[half_tile][k] = packed_pair<T, BITS, MX>(eight_words[0], eight_words[WORDS - 1], step * 2 + k);
-              ones[half_tile][k] = pair<T>(1.0f, 1.0f);
-            }
+          for (int tile = 0; tile < TILES && !MX; tile++) {
+            Pair<T> two[2] = {right[tile][eight][step * 2], right[tile][eight][step * 2 + 1]};
+            multiply(sums[tile], ones, two);
           }
-          for (int tile = 0; tile < TILES; tile++) {
-            Pair<T> two[2] = {right[tile][step * 2], right[tile][step * 2 + 1]};
-            multiply(sum[tile], left, two);
-            if (!MX) {
-              multiply(sums[tile], ones, two);
+          for (int h = 0; h < HALVES / 2; h++) {
+            Pair<T> left[2][2];
+            for (int i = 0; i < 2; i++) {
+              const uint word = now.words[ahead][h * 2 + i][eight * WORDS], last = now.words[ahead][h * 2 + i][eight * WORDS + WORDS - 1];
+              for (int k = 0; k < 2; k++) {
+                left[i][k] = packed_pair<T, BITS, MX>(word, last, step * 2 + k);
+              }
+            }
+            for (int tile = 0; tile < TILES; tile++) {
+              Pair<T> two[2] = {right[tile][eight][step * 2], right[tile][eight][step * 2 + 1]};
+              multiply(sum[tile][h], left, two);
             }
           }
         }
       }
-      for (int half_tile = 0; half_tile < 2; half_tile++) {
-        const float scale = of_columns(scaling[ahead][half_tile], lane, 0);
-        const float bias = MX ? 0.0f : of_columns(scaling[ahead][half_tile], lane, 1) - packed_offset<T, BITS, MX>() * scale;
+      for (int h = 0; h < HALVES; h++) {
+        float scale = scale_of<MX>(now.scales[h].values[ahead]), bias = 0;
+        if (ALONE) {
+          bias = MX ? 0.0f : float(now.biases[h].values[ahead]);
+        } else {
+          bias = MX ? 0.0f : of_columns(scale, lane, 1);
+          scale = of_columns(scale, lane, 0);
+        }
+        bias -= packed_offset<T, BITS, MX>() * scale;
         for (int tile = 0; tile < TILES; tile++) {
           for (int j = 0; j < 2; j++) {
-            total[tile][half_tile][j] += scale * sum[tile][half_tile][j] + bias * sums[tile][half_tile][j];
+            total[tile][h][j] += scale * sum[tile][h / 2][h % 2][j] + bias * sums[tile][0][j];
           }
         }
       }
@@ -131,15 +183,16 @@ inline void dot_matrix(
   for (int tile = 0; tile < TILES; tile++) {
     for (int j = 0; j < 2; j++) {
       const uint m = tile * 8 + fragment_column(lane) + j;
-      if (m < uint(M)) {
-        mine[row * M + m] = total[tile][0][j];
-        mine[(row + 8) * M + m] = total[tile][1][j];
+      for (int h = 0; h < HALVES && m < uint(M); h++) {
+        mine[(h * 8 + row) * M + m] = total[tile][h][j];
       }
-      if (NORM) {
-        const float sum = column_sum(squares[tile][j]);
+    }
+    if (NORM) {
+      column_sums(squares[tile]);
+      for (int j = 0; j < 2; j++) {
         const uint column = tile * 8 + right_column(lane, j);
-        if (right_row(lane, j) < 2 && column < uint(M)) {
-          mine[16 * M + column] = sum;
+        if (right_row(lane, 0) == 0 && column < uint(M)) {
+          mine[OUTPUTS * M + column] = squares[tile][j];
         }
       }
     }

@@ -31,11 +31,13 @@ inline Pair<T> packed_pair(uint word, uint next, int t) {
 template <typename T, int BITS, bool MX>
 inline float packed_offset() { return 0; }
 
-// The sum over the lanes whose elements j of right lie in the same column; what the lane of the same row of left, and of columns 2p, 2p + 1, holds.
-inline float column_sum(float value) {
-  value += simd_shuffle_xor(value, ushort(2));
-  value += simd_shuffle_xor(value, ushort(4));
-  return value + simd_shuffle_xor(value, ushort(16));
+// Over all lanes and elements of right that lie in the same column; and what the lane of the same row of left, and of columns 2p, 2p + 1, holds.
+inline void column_sums(thread float (&value)[2]) {
+  for (int j = 0; j < 2; j++) {
+    value[j] += simd_shuffle_xor(value[j], ushort(2));
+    value[j] += simd_shuffle_xor(value[j], ushort(4));
+    value[j] += simd_shuffle_xor(value[j], ushort(16));
+  }
 }
 inline float of_columns(float value, uint lane, uint p) { return simd_shuffle(value, ushort((lane & ~9u) | (p & 1) | (p & 2) << 2)); }
 

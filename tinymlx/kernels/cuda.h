@@ -115,9 +115,10 @@ __device__ __forceinline__ Pair<T> packed_pair(uint word, uint next, int t) {
 template <typename T, int BITS, bool MX>
 __device__ __forceinline__ float packed_offset() { return has_magic<T, BITS, MX> ? (is_bfloat<T> ? 128 : 1024) : 0; }
 
-__device__ __forceinline__ float column_sum(float value) {
-  value += __shfl_xor_sync(0xffffffffu, value, 1);
-  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+__device__ __forceinline__ void column_sums(float (&value)[2]) {
+  float sum = value[0] + value[1];
+  sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+  value[0] = value[1] = sum + __shfl_xor_sync(0xffffffffu, sum, 2);
 }
 __device__ __forceinline__ float of_columns(float value, uint lane, uint p) { return __shfl_sync(0xffffffffu, value, lane / 4 * 4 + p); }
 

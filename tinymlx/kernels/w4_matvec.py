@@ -55,7 +55,7 @@ def geometry(rows: int, outputs: int, K: int, matrix: bool) -> tuple[int, int, i
 
     SPLITS, on which the order of additions depends, is the same for any number of rows.
     """
-    tile, block = (16, 256) if matrix else (4, 1024)
+    tile, block = (16 if rows <= 16 else 32, 256) if matrix else (4, 1024)
     splits = 1
     while splits < 8 and 2 * splits * block <= K and outputs // tile * splits < 4096:
         splits *= 2
