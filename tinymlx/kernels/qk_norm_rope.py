@@ -3,7 +3,6 @@
 import mlx.core as mx
 
 from tinymlx import ops
-from tinymlx.kernels.gradient import differentiable
 from tinymlx.kernels.metal import MetalKernel
 from tinymlx.kernels.route import Operation, Route
 from tinymlx.kernels.w4_matvec import FLOATS, constant
@@ -62,54 +61,46 @@ def mlx(q, k, q_weight, k_weight, eps, offsets, periods, scale):
     return turned[0], turned[1]
 
 
-def _run(q, k, q_weight, k_weight, eps, offsets, periods, scale):
-    (B, L, _), D = q.shape, 2 * periods.size
-    H, G = q.shape[2] // D, k.shape[2] // D
-    simdgroups = min(H + G, 4)
-    groups = -(-(H + G) // simdgroups)
-    norm = q_weight is not None
-    weights = (q_weight, k_weight) if norm else (q, q)
-    y_q, y_k = KERNEL(
-        *(q, k, *weights, constant(eps), offsets, periods, constant(scale)),
-        template={"T": q.dtype, "D": D, "NORM": norm, "H": H, "G": G, "SIMDGROUPS": simdgroups},
-        grid=(32 * L, groups * simdgroups, B),
-        threadgroup=(32, simdgroups, 1),
-        shapes=[(B, H, L, D), (B, G, L, D)],
-        dtypes=[q.dtype] * 2,
-    )
-    return y_q, y_k
-
-
-_ours = differentiable(_run, twin)
-
-
 def ours(q, k, q_weight, k_weight, eps, offsets, periods, scale):
     """The twin by our own kernel, rounded once: outputs have q's dtype whatever that of the weights.
 
     Raises ValueError for shapes that do not fit, one weight of two, or a dtype that is not float32, float16 or bfloat16.
     """
+    _check(q, k, q_weight, k_weight, offsets, periods)
+    (B, L, _), D = q.shape, 2 * periods.size
+    H, G = q.shape[2] // D, k.shape[2] // D
+    shapes, dtypes = [(B, H, L, D), (B, G, L, D)], [q.dtype] * 2
+    if B * L == 0:
+        return tuple(map(mx.zeros, shapes, dtypes))
+    norm, simdgroups = q_weight is not None, min(H + G, 4)
+    weights = (q_weight, k_weight) if norm else (q, k)
+    y_q, y_k = KERNEL(
+        *(q, k, *weights, constant(eps), offsets, periods, constant(scale)),
+        template={"T": q.dtype, "D": D, "NORM": norm, "H": H, "G": G, "SIMDGROUPS": simdgroups},
+        grid=(32 * L, -(-(H + G) // simdgroups) * simdgroups, B),
+        threadgroup=(32, simdgroups, 1),
+        shapes=shapes,
+        dtypes=dtypes,
+    )
+    return y_q, y_k
+
+
+def _check(q, k, q_weight, k_weight, offsets, periods) -> None:
     if q.dtype not in FLOATS or k.dtype != q.dtype:
         raise ValueError(f"q is {q.dtype} and k {k.dtype}; one of float32, float16 and bfloat16 is accepted for both")
-    if periods.ndim != 1 or periods.dtype != mx.float32:
+    if periods.ndim != 1 or periods.size == 0 or periods.dtype != mx.float32:
         raise ValueError(f"periods is {periods.dtype} {periods.shape}; float32 [D/2] is accepted")
     D = 2 * periods.size
     for name, x in (("q", q), ("k", k)):
-        if x.ndim != 3 or D == 0 or x.shape[2] == 0 or x.shape[2] % D or x.shape[:2] != q.shape[:2]:
-            raise ValueError(f"{name} has shape {x.shape}; {(*q.shape[:2], f'a multiple of {D}')} is accepted")
+        if x.ndim != 3 or x.shape[:2] != q.shape[:2] or x.shape[2] == 0 or x.shape[2] % D:
+            raise ValueError(f"{name} has shape {x.shape}; [B, L, a multiple of {D}] is accepted, B and L as q's")
     if (q_weight is None) != (k_weight is None):
-        raise ValueError("one of q_weight and k_weight is None; both or neither is accepted")
+        raise ValueError(f"{'q' if q_weight is None else 'k'}_weight is None; both weights or neither are accepted")
     for name, weight in (("q_weight", q_weight), ("k_weight", k_weight)):
-        if weight is not None and (
-            weight.shape != (D,) or weight.dtype not in FLOATS or weight.dtype != q_weight.dtype
-        ):
-            raise ValueError(
-                f"{name} is {weight.dtype} {weight.shape}; floating point ({D},), one dtype for both, is accepted"
-            )
+        if weight is not None and (weight.shape != (D,) or weight.dtype not in FLOATS or weight.dtype != q_weight.dtype):
+            raise ValueError(f"{name} is {weight.dtype} {weight.shape}; floating point ({D},), as q_weight, is accepted")
     if offsets.shape != q.shape[:1] or not mx.issubdtype(offsets.dtype, mx.integer):
         raise ValueError(f"offsets is {offsets.dtype} {offsets.shape}; integers {q.shape[:1]} are accepted")
-    if q.shape[0] == 0 or q.shape[1] == 0:
-        return tuple(mx.zeros((q.shape[0], x.shape[2] // D, q.shape[1], D), q.dtype) for x in (q, k))
-    return _ours(q, k, q_weight, k_weight, eps, offsets, periods, scale)
 
 
 def _applies(q, k, q_weight, k_weight, *_) -> bool:

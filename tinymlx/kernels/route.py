@@ -8,7 +8,7 @@ where `trust` has found it right and faster than `mlx` on this GPU.
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ import mlx.core as mx
 from tinymlx import ops
 from tinymlx.errors import UserError
 from tinymlx.kernels import metal, trust
+from tinymlx.kernels.gradient import differentiable
 from tinymlx.memory.verdicts import Verdict
 
 PREFERENCES = {
@@ -43,9 +44,13 @@ class Operation:
     """A coarse operation of the model: `norm_qkv(x, ...)`.
 
     covers: names of the fine `ops` that its routes replace. When one of them is grafted, only the twin serves.
+    The gradient of `ours` is the twin's, see `gradient`.
     """
 
     def __init__(self, name: str, *, covers: tuple[str, ...], routes: dict[str, Route]):
+        if "ours" in routes:
+            run = differentiable(routes["ours"].run, routes["twin"].run)
+            routes = routes | {"ours": replace(routes["ours"], run=run)}
         self.name, self.covers, self.routes = name, covers, routes
         self.__doc__ = routes["twin"].run.__doc__
         operations[name] = self
