@@ -365,7 +365,7 @@ def test_an_error_in_a_generator_is_named_and_a_stop_passes(desk):
     [
         ("inline void f(int a) { if (a) { } }\nvoid g();\n", ["f"]),
         ("template <typename T, int N = (3 > 2)>\ninline T f(T a) { return a; } // }\n", ["f"]),
-        ("struct S { int x; int get() { return x; } };\nint a[] = {1, 2};\n#define M(x) { x\n", []),
+        ("struct S { int x; int get() { return x; } };\nint a = g(1), b[] = {1, 2};\n#define M(x) { x\n", []),
         ("[[max_total_threads_per_threadgroup(32)]] kernel void f(device T* y [[buffer(0)]]) { /* } */ }", ["f"]),
         ("constant int N = 3;\nvoid f() { char c = '{'; } void g() { static_assert(false, \"}\"); }", ["f", "g"]),
     ],
@@ -435,6 +435,16 @@ class TestMetalDay:
         with pytest.raises(Wrong, match=r"mine.metal:3: compile error: .*v_"):
             self.graded(day, self.answer.replace("v * v", "v * v_"))
 
+    @needs_compiler
+    def test_a_kernel_that_was_called_is_not_told_of(self, day):
+        from tinymlx.kernels.rms_norm import rms_norm
+
+        day.mine.parent.mkdir(parents=True)
+        day.mine.write_text(self.answer)
+        with mine.mine_in_engine([day]) as lines, metal.host_checked():
+            rms_norm(mx.ones((2, 512)), mx.ones(512), 1e-6)
+        assert len(lines) == 1
+
     def test_a_changed_signature_or_unknown_include_is_one_line(self, day):
         fails(
             lambda: self.graded(day, self.answer.replace("int K, uint row", "uint K, uint row")), "must stay: template"
@@ -448,6 +458,7 @@ class TestMetalDay:
         with mine.mine_in_engine([day]) as lines:
             assert lines == ["2.6 norm: your rms_norm"] and os.environ["TINYMLX_KERNELS"] == "ours"
             assert "square(float(value))" in metal.source("rms_norm")
+        assert len(lines) == 2 and "your functions of 2.6 were not called" in lines[1]
         assert "TINYMLX_KERNELS" not in os.environ and "square(" not in metal.source("rms_norm")
 
 

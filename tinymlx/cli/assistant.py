@@ -93,6 +93,7 @@ def mine_in_engine(days: list) -> Iterator[None]:
     with mine.mine_in_engine(days) as lines:
         for line in lines:
             click.secho(line, dim=True, err=True)
+        told = len(lines)
         try:
             yield
         except (UserError, click.ClickException, click.Abort, OSError, MemoryError):
@@ -105,6 +106,8 @@ def mine_in_engine(days: list) -> Iterator[None]:
             raise UserError(
                 f"with your functions of {numbers} in it the engine failed ({text}); check them one by one"
             ) from error
+    for line in lines[told:]:
+        click.secho(line, fg="yellow", err=True)
 
 
 @contextlib.contextmanager

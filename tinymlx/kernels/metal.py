@@ -59,6 +59,7 @@ def _read(file: str) -> str:
 
 
 _overlays: dict[str, str] = {}
+_called: set[str] = set()
 
 
 @contextlib.contextmanager
@@ -68,6 +69,8 @@ def overlaid(files: Mapping[str, str]) -> Iterator[None]:
     Names are relative to metal_kernels/; one that is not there is added. Kernels are compiled anew within, and as before after it.
     """
     earlier = dict(_overlays)
+    if not earlier:
+        _called.clear()
     _overlays.update(files)
     try:
         yield
@@ -79,6 +82,11 @@ def overlaid(files: Mapping[str, str]) -> Iterator[None]:
 def overlays() -> frozenset[tuple[str, str]]:
     """What is overlaid now: a compiled step depends on it."""
     return frozenset(_overlays.items())
+
+
+def called() -> set[str]:
+    """Names of the kernels called since the outermost `overlaid` began."""
+    return set(_called)
 
 
 class MetalKernel:
@@ -102,6 +110,7 @@ class MetalKernel:
         }
 
     def _make(self, machine: str, make: Callable[[], Any]) -> Any:
+        _called.add(self.name)
         key = machine, overlays()
         if key not in self._made:
             self._made[key] = make()

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from tinymlx.errors import UserError
+from tinymlx.kernels import metal
 from tinymlx.learn.days import Day, MetalDay, find_day
 from tinymlx.learn.subject import blaming, grafted, load_functions, read_functions
 
@@ -24,7 +25,8 @@ def written_days(numbers: str) -> list[Day]:
 
 @contextlib.contextmanager
 def mine_in_engine(days: Sequence[Day]) -> Iterator[list[str]]:
-    """Runs what the learner has written of these days inside the engine. Yields a line a day: what is theirs and what is not.
+    """Runs what the learner has written of these days inside the engine. Yields a line a day: what is theirs and what is not;
+    at the end there is one more for functions in Metal that were never called.
 
     A model must be made inside, for it asks some of these functions when it is made. Raises UserError when nothing is written.
     For a day of Metal our kernels are asked for, TINYMLX_KERNELS=ours, unless the user asks for others.
@@ -59,3 +61,8 @@ def mine_in_engine(days: Sequence[Day]) -> Iterator[list[str]]:
         for day, functions in loaded:
             stack.enter_context(grafted(day, functions))
         yield lines
+        for day in days:
+            if isinstance(day, MetalDay) and not any(str(day.mine) in metal.source(name) for name in metal.called()):
+                lines.append(
+                    f"your functions of {day.number} were not called: this model does not need them, or TINYMLX_KERNELS forbids it"
+                )
