@@ -12,6 +12,7 @@ import mlx.core as mx
 from tinymlx.cache import KVView
 from tinymlx.ops.linear import Linear, Lora, Quantization
 
+PLAIN = {type(None), bool, int, float, str}
 FLOATS = (mx.float32, mx.float16, mx.bfloat16)
 EXACT_ROWS = 16
 LARGE = 2048  # some GPUs were reported to err from 1024 x 2048 on
@@ -25,31 +26,33 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple:
 
 def _argument(x: Any) -> Any:
     """An argument that is an array has rows: [B, ..., L, K] in floating point, [B, L] or [B] in integers."""
-    if not isinstance(x, mx.array):
+    if type(x) is not mx.array:
         return _part(x)
-    shape, tokens = list(x.shape), -2 if x.dtype in FLOATS else -1
-    if x.dtype not in FLOATS or x.ndim > 2:
-        if x.ndim > 1:
+    shape, floating = list(x.shape), x.dtype in FLOATS
+    if len(shape) > (2 if floating else 0):
+        if len(shape) > 1:
+            tokens = -2 if floating else -1
             shape[tokens] = _bucket(shape[tokens], shape[0] * shape[tokens])
         shape[0] = _bucket(shape[0], shape[0])
     return "array", tuple(shape), x.dtype
 
 
 def _part(x: Any) -> Any:
-    if isinstance(x, mx.array):
+    kind = type(x)  # `isinstance` would take most of a call's time
+    if kind is mx.array:
         return "array", x.shape, x.dtype
-    if x is None or isinstance(x, bool | int | float | str):
+    if kind in PLAIN:
         return x
-    if isinstance(x, KVView):
+    if kind is KVView:
         batch, pages = x.block_table.shape
         page = ((), None) if x.is_empty else (x.pool.shape[1:], x.pool.dtype)
         width = 1 << (pages - 1).bit_length() if pages else 0
         return "KVView", _bucket(batch, batch), width, *page, x.new_lengths is None
-    if isinstance(x, mx.Dtype):
+    if kind is mx.Dtype:
         return "dtype", x
     if isinstance(x, tuple):
-        return type(x).__name__, *map(_part, x)
-    raise TypeError(f"an argument is a {type(x).__name__}; arrays, numbers, Linear and KVView can be described")
+        return kind.__name__, *map(_part, x)
+    raise TypeError(f"an argument is a {kind.__name__}; arrays, numbers, Linear and KVView can be described")
 
 
 def _bucket(size: int, rows: int) -> int:
