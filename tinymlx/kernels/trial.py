@@ -31,38 +31,45 @@ COLD_BYTES = 1 << 27  # arguments rotate over so many bytes: in a model no weigh
 def try_out(name: str, signature: Sequence, before_ours: Callable[[], None]) -> Verdict:
     """Run an operation's `ours` on drawn arguments of a signature, then of large matrices so packed; time it where it is right."""
     routes, step = operations[name].routes, "unfit"
-    ours, mlx = routes["ours"], routes.get("mlx", routes["twin"])
+    ours = routes["ours"]
     try:
         larger = signatures.enlarged(signature)
         calls = [signatures.draw(s, seed) for seed, s in enumerate((signature, larger)) if s]
         calls = [(args, kwargs) for args, kwargs in calls if ours.applies(*args, **kwargs)]
         if not calls:
             return Verdict("unfit", detail="it does not take these rows rounded up")
-        likes = [_outputs(mlx.run, call) for call in calls]
+        args, kwargs = calls[0]
+        rival = next(routes[r] for r in ("mlx", "twin") if r in routes and routes[r].applies(*args, **kwargs))
+        likes = [_outputs(rival.run, call) for call in calls]
         mx.eval(likes)
         wants = [_truth(routes["twin"].run, call, like) for call, like in zip(calls, likes)]
         before_ours()
         step, worst = "failed", 0.0
         for call, want, like in zip(calls, wants, likes):
             got = _outputs(ours.run, call)
-            if [(y.shape, y.dtype) for y in got] != [(y.shape, y.dtype) for y in like]:
+            if any(y is not None and _form(x) != _form(y) for x, y in zip(got, like, strict=True)):
                 return Verdict("wrong", detail="its outputs have other shapes or dtypes than MLX's")
-            worst = max([worst, *(excess(y, truth) for y, truth in zip(got, want))])
+            worst = max([worst, *(excess(x, y) for x, y in zip(got, want) if x is not None and y is not None)])
         if worst > 1:
             return Verdict("wrong", min(worst, 1e9), detail=f"error {worst:.3g} of its bound")
-        return Verdict("right", round(worst, 3), round(speed_up(ours.run, mlx.run, signature), 3))
+        return Verdict("right", round(worst, 3), round(speed_up(ours.run, rival.run, signature), 3))
     except Exception as error:  # whatever a kernel or its wrapper does wrong
         return Verdict.of_error(step, error)
     finally:
         mx.clear_cache()
 
 
-def _outputs(run: Callable, call: tuple[list, dict]) -> list[mx.array]:
+def _outputs(run: Callable, call: tuple[list, dict]) -> list[mx.array | None]:
+    """None is an output that nobody asked for: a route may give it all the same."""
     outputs = run(*call[0], **call[1])
-    return [y for y in (outputs if isinstance(outputs, tuple) else (outputs,)) if y is not None]
+    return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
-def _truth(run: Callable, call: tuple[list, dict], like: list[mx.array]) -> list[mx.array]:
+def _form(x: mx.array | None) -> tuple | None:
+    return None if x is None else (x.shape, x.dtype)
+
+
+def _truth(run: Callable, call: tuple[list, dict], like: list) -> list[mx.array | None]:
     """The twin's outputs in float32; those of a vocabulary in pieces, as its dense matrix would take gigabytes."""
     args, kwargs = call
     N = like[0].shape[-1]
@@ -74,7 +81,7 @@ def _truth(run: Callable, call: tuple[list, dict], like: list[mx.array]) -> list
             some[i] = _rows(args[i], slice(start, start + PIECE))
         pieces.append(_outputs(run, signatures.in_float32((some, kwargs))))
         mx.eval(pieces[-1])
-    return [mx.concatenate(parts, -1) for parts in zip(*pieces)]
+    return [None if parts[0] is None else mx.concatenate(parts, -1) for parts in zip(*pieces)]
 
 
 def _rows(w: Linear, rows: slice) -> Linear:
@@ -133,7 +140,7 @@ def _timer(run: Callable, calls: list, arrays: list[list[mx.array]], links: int)
                 first, *others = arrays[i % len(calls)]
                 leaves = iter([mx.depends([first], outputs)[0], *others])
             call = signatures.mapped(lambda a: next(leaves) if isinstance(a, mx.array) else a, calls[i % len(calls)])
-            outputs = _outputs(run, call)
+            outputs = [y for y in _outputs(run, call) if y is not None]
         return outputs
 
     compiled = mx.compile(chain)

@@ -58,14 +58,10 @@ def machine() -> str:
 
 
 def command() -> list[str]:
-    """A child for trials: this Python and this tinymlx, nothing from the current folder."""
+    """A child for trials: this Python and this tinymlx, nothing from the current folder, nothing that hides Python's own modules."""
     here = str(Path(__file__).parents[2])
-    return [
-        sys.executable,
-        "-P",
-        "-c",
-        f"import sys; sys.path.append({here!r}); from tinymlx.kernels import trial; trial.main()",
-    ]
+    find = f"import sys; sys.path.insert(0, {here!r}); import tinymlx; sys.path.append(sys.path.pop(0))"
+    return [sys.executable or "", "-P", "-c", f"{find}; from tinymlx.kernels import trial; trial.main()"]
 
 
 class Trials(threading.Thread):
