@@ -81,10 +81,11 @@ def in_float32(x: Any) -> Any:
 
 
 def enlarged(signature: Sequence) -> tuple | None:
-    """The same packing, dtypes and rows on matrices of LARGE x LARGE; None for a call without matrices, or with large ones."""
+    """The same packing, dtypes and rows on matrices of LARGE x LARGE; None for a call with large ones, none, or experts."""
     args, kwargs = signature
     shapes = [(a[1][1], a[5]) for a in args if isinstance(a, list | tuple) and a[0] == "Linear"]
-    if all(N >= LARGE // 2 and K * 32 // (packing[2] if packing else 32) >= LARGE for (*_, N, K), packing in shapes):
+    large = (s[-2] >= LARGE // 2 and s[-1] * 32 // (packing[2] if packing else 32) >= LARGE for s, packing in shapes)
+    if all(large) or any(len(shape) > 2 for shape, _ in shapes):
         return None
 
     def grown(a: Any) -> Any:
