@@ -52,6 +52,10 @@ def solved(number: str = "1.1", **changes: str) -> str:
     """The exercise with the product's functions in it; `changes` put other text in the place of some."""
     day = find_day(number)
     text = day.exercise.read_text()
+    if isinstance(day, MetalDay):
+        for name in day.homes:
+            text = text.replace(day.read(text)[name].text, day.answer(name)[0])
+        return text
     for name in day.homes:
         stub = re.search(rf"^def {name}\(.*?NotImplementedError\([^\n]*\n", text, re.MULTILINE | re.DOTALL)[0]
         text = text.replace(stub, changes.get(name) or inspect.getsource(day.reference(name)))
@@ -108,6 +112,8 @@ def test_list_shows_what_passed(desk):
 @pytest.mark.parametrize("number", [day.number for day in all_days()])
 @pytest.mark.full
 def test_the_products_functions_written_into_the_exercise_pass(desk, number):
+    if isinstance(find_day(number), MetalDay) and not any(map(shutil.which, ("g++", "clang++"))):
+        pytest.skip("needs g++ or clang++")
     verdicts = check(find_day(number), write(solved(number), number))
     assert [v.state for v in verdicts] == ["passed"] * len(find_day(number).tasks), verdicts
 

@@ -132,9 +132,9 @@ def show(day: Any, verdicts: list) -> None:
     click.echo(f"{day.number} {day.topic} · {day.mine}")
     for verdict in verdicts:
         mark, colour = MARKS[verdict.state]
-        names = ", ".join(verdict.task.functions)
+        head = f"task {verdict.task.number} {', '.join(verdict.task.functions)}"
         counts = f"{verdict.tests - verdict.failed} of {verdict.tests} tests" if verdict.tests else ""
-        click.echo(f"{click.style(mark, fg=colour)} task {verdict.task.number} {names:<32} {counts}")
+        click.echo(f"{click.style(mark, fg=colour)} {head:<39} {counts}")
         if verdict.state == "passed":
             continue
         first = verdict.first
@@ -282,9 +282,7 @@ def run(days: str, prompt: str, model: str, max_tokens: int) -> None:
     verdict = (
         f"all {len(theirs)} tokens as the product's" if mine == theirs else f"token {same + 1} is not the product's"
     )
-    click.secho(
-        f"{verdict} · {my_pace}, the product {pace}", fg="green" if mine == theirs else "red", err=True
-    )
+    click.secho(f"{verdict} · {my_pace}, the product {pace}", fg="green" if mine == theirs else "red", err=True)
     sys.exit(0 if mine == theirs else 1)
 
 
