@@ -46,7 +46,7 @@ def shared_options(command: str) -> Callable:
         click.option("--max-kv-size", type=click.IntRange(2), metavar="TOKENS",
                      help="Most tokens of context, prompt and answer together. Default: what the model and the memory allow."),
         click.option("--prefill-step-size", type=click.IntRange(1), default=512, show_default=True, help="Prompt tokens computed at a time."),
-        click.option("--verbose", is_flag=True, help="Say after an answer which kernels served, and why not ours."),
+        click.option("--verbose", is_flag=True, help="Say after an answer which kernels served, and why not ours. TINYMLX_KERNELS=auto, ours, mlx or reference chooses."),
     ]  # fmt: skip
 
     def decorate(function: Callable) -> Callable:
