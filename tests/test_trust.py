@@ -227,7 +227,9 @@ def test_from_unknown_to_trusted_and_kept(gpu, monkeypatch, tmp_path, capfd):
         and "; mlx (failed here: " in shown
     )
     warnings = capfd.readouterr().err
-    assert warnings == "warning: our kernel for fake is failed here: ValueError: no such launch; MLX serves\n"
+    assert (
+        warnings == "warning: our kernel for fake is left out (failed here: ValueError: no such launch); MLX serves\n"
+    )
 
     file = tmp_path / "tinymlx" / "kernels.json"
     assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700

@@ -245,7 +245,10 @@ class Trust:
         if operation not in self._warned:
             self._warned.add(operation)
             with contextlib.suppress(OSError, ValueError):  # a closed stream
-                print(f"warning: our kernel for {operation} is {verdict.objection}; MLX serves", file=sys.stderr)
+                print(
+                    f"warning: our kernel for {operation} is left out ({verdict.objection}); MLX serves",
+                    file=sys.stderr,
+                )
 
 
 here = Trust()
