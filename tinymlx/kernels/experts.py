@@ -48,7 +48,7 @@ def _gathered(x: mx.array, w: Linear, experts: mx.array, in_order: bool) -> mx.a
 def mlx(x, weight, eps, router, gate, up, down, *, top_k, normalize):
     normed = mx.fast.rms_norm(x, weight, eps)
     probabilities = mx.softmax(linear_mlx.linear(normed, router), axis=-1, precise=True)
-    chosen = mx.argpartition(-probabilities, kth=top_k - 1, axis=-1)[..., :top_k]  # [B, L, top_k]
+    chosen = mx.stop_gradient(mx.argpartition(-probabilities, kth=top_k - 1, axis=-1)[..., :top_k])  # [B, L, top_k]
     shares = mx.take_along_axis(probabilities, chosen, axis=-1)
     if normalize:
         shares = shares / shares.sum(axis=-1, keepdims=True)

@@ -25,7 +25,7 @@ def mixture_of_experts(
     Every expert sees every token here, and the weights of those not chosen are zero: slow and plain.
     """
     probabilities = mx.softmax(ops.linear(x, router).astype(mx.float32), axis=-1)  # [B, L, E]
-    chosen = mx.argpartition(-probabilities, kth=top_k - 1, axis=-1)[..., :top_k]
+    chosen = mx.stop_gradient(mx.argpartition(-probabilities, kth=top_k - 1, axis=-1)[..., :top_k])
     kept = mx.put_along_axis(mx.zeros_like(probabilities), chosen, mx.take_along_axis(probabilities, chosen, -1), -1)
     if normalize:
         kept = kept / kept.sum(axis=-1, keepdims=True)
