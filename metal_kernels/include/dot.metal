@@ -23,8 +23,8 @@ inline void dot_rows(
   }
 
   for (uint block = split * 1024; block < K && a_row < N; block += splits * 1024) {  // a tile behind the last has nothing to read
-    const uint k = block + lane * 32;
-    const bool active = k < K;
+    const bool active = block + lane * 32 < K;
+    const uint k = active ? block + lane * 32 : 0;  // a lane without numbers takes zeros times the first of x
     uint4 packed[2 * HALF][VECTORS];
     float scale[2 * HALF], bias[2 * HALF];
     for (int n = 0; n < 2 * HALF; n++) {  // all loads first: they are under way while the first is waited for
@@ -37,55 +37,54 @@ inline void dot_rows(
       if (SHARERS == 1 || MX) {
         scale[n] = active ? scale_of<MX>(from.scales[group]) : 0.0f;
         bias[n] = active && !MX ? float(from.biases[group]) : 0.0f;
-      } else {  // one lane reads the scale and its neighbour the bias
-        const device S* either = sharer == 0 ? from.scales : from.biases;
-        const float mine = active && sharer < 2 ? float(either[group]) : 0.0f;
-        scale[n] = simd_shuffle(mine, ushort(lane - sharer));
-        bias[n] = simd_shuffle(mine, ushort(lane - sharer + 1));
+      } else {  // one lane of a group reads the scale, the next the bias
+        scale[n] = active && sharer < 2 ? float((sharer == 0 ? from.scales : from.biases)[group]) : 0.0f;
       }
     }
-    if (active) {
-      float products[2 * HALF][M], sums[M];
-      for (int m = 0; m < M; m++) {
-        sums[m] = 0;
-        for (int n = 0; n < 2 * HALF; n++) {
-          products[n][m] = 0;
-        }
-      }
-      for (int eight = 0; eight < 4; eight++) {
-        float q[2 * HALF][8], weights[8];
-        for (int n = 0; n < 2 * HALF; n++) {
-          for (int i = 0; i < 8; i++) {
-            const int at = eight * (8 / NUMBERS) + i / NUMBERS;
-            const uint4 four = packed[n][at / 4];
-            const uint word = at % 4 == 0 ? four.x : at % 4 == 1 ? four.y : at % 4 == 2 ? four.z : four.w;
-            q[n][i] = number<BITS, MX>(word, i % NUMBERS);
-          }
-        }
-        if (NORM) {
-          load8(weight + k + eight * 8, weights);
-        }
-        for (int m = 0; m < M; m++) {
-          float values[8];
-          load8(x + m * K + k + eight * 8, values);
-          for (int i = 0; i < 8; i++) {
-            if (NORM) {
-              squares[m] += values[i] * values[i];
-              values[i] *= weights[i];
-            }
-            sums[m] += values[i];
-          }
-          for (int n = 0; n < 2 * HALF; n++) {
-            for (int i = 0; i < 8; i++) {
-              products[n][m] += q[n][i] * values[i];
-            }
-          }
-        }
-      }
+    float products[2 * HALF][M], sums[M];
+    for (int m = 0; m < M; m++) {
+      sums[m] = 0;
       for (int n = 0; n < 2 * HALF; n++) {
-        for (int m = 0; m < M; m++) {
-          total[n][m] += scale[n] * products[n][m] + bias[n] * sums[m];
+        products[n][m] = 0;
+      }
+    }
+    for (int eight = 0; eight < 4; eight++) {
+      float q[2 * HALF][8], weights[8];
+      for (int n = 0; n < 2 * HALF; n++) {
+        for (int i = 0; i < 8; i++) {
+          const int at = eight * (8 / NUMBERS) + i / NUMBERS;
+          const uint4 four = packed[n][at / 4];
+          const uint word = at % 4 == 0 ? four.x : at % 4 == 1 ? four.y : at % 4 == 2 ? four.z : four.w;
+          q[n][i] = number<BITS, MX>(word, i % NUMBERS);
         }
+      }
+      if (NORM) {
+        load8(weight + k + eight * 8, weights);
+      }
+      for (int m = 0; m < M; m++) {
+        float values[8];
+        load8(x + m * K + k + eight * 8, values);
+        for (int i = 0; i < 8; i++) {
+          if (NORM) {
+            squares[m] += active ? values[i] * values[i] : 0.0f;
+            values[i] *= weights[i];
+          }
+          sums[m] += values[i];
+        }
+        for (int n = 0; n < 2 * HALF; n++) {
+          for (int i = 0; i < 8; i++) {
+            products[n][m] += q[n][i] * values[i];
+          }
+        }
+      }
+    }
+    for (int n = 0; n < 2 * HALF; n++) {
+      if (SHARERS > 1 && !MX) {  // as late as this: it waits for the numbers
+        bias[n] = simd_shuffle(scale[n], ushort(lane - sharer + 1));
+        scale[n] = simd_shuffle(scale[n], ushort(lane - sharer));
+      }
+      for (int m = 0; m < M; m++) {
+        total[n][m] += scale[n] * products[n][m] + bias[n] * sums[m];
       }
     }
   }

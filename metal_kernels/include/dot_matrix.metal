@@ -23,50 +23,6 @@ inline Several<S, AHEAD> several(const device S* row, uint first, uint groups, b
   return found;
 }
 
-// A lane's share of AHEAD groups of HALVES times 8 rows.
-template <typename S, int AHEAD, int HALVES, int LENGTH>
-struct Fetched {
-  uint words[AHEAD][HALVES][LENGTH];
-  Several<S, AHEAD> scales[HALVES], biases[HALVES];  // unless ALONE: the second lane of a row has its biases in `scales`
-};
-
-template <int BITS, bool MX, bool ALONE, int AHEAD, int HALVES, int LENGTH, typename S>
-inline Fetched<S, AHEAD, HALVES, LENGTH> fetch(
-    Packed<S> a, uint a_row, Packed<S> b, uint b_row, uint groups, uint N, uint block, uint row, uint quarter) {
-  Fetched<S, AHEAD, HALVES, LENGTH> found;
-  for (int h = 0; h < HALVES; h++) {
-    const Packed<S> from = h < HALVES / 2 ? a : b;
-    const uint n = (h < HALVES / 2 ? a_row + h * 8 : b_row + (h - HALVES / 2) * 8) + row;
-    for (int ahead = 0; ahead < AHEAD; ahead++) {
-      const bool active = n < N && block + ahead < groups;
-      const device uint* at = from.words + ((n * groups + block + ahead) * 4 + quarter) * LENGTH;
-      if (LENGTH == 1) {
-        found.words[ahead][h][0] = active ? at[0] : 0u;
-      } else if (LENGTH == 2) {
-        const uint2 two = active ? *(const device uint2*)at : uint2{0, 0};
-        found.words[ahead][h][0] = two.x;
-        found.words[ahead][h][LENGTH - 1] = two.y;
-      } else {
-        for (int i = 0; i < LENGTH; i += 4) {
-          const uint4 four = active ? *(const device uint4*)(at + i) : uint4{0, 0, 0, 0};
-          found.words[ahead][h][i] = four.x;
-          found.words[ahead][h][i + 1] = four.y;
-          found.words[ahead][h][i + 2] = four.z;
-          found.words[ahead][h][i + 3] = four.w;
-        }
-      }
-    }
-    const uint first = n * groups;
-    if (ALONE || MX) {
-      found.scales[h] = several<AHEAD>(from.scales + first, block, groups, n < N && quarter == 0);
-      found.biases[h] = several<AHEAD>(from.biases + first, block, groups, n < N && quarter == 0 && !MX);
-    } else {
-      found.scales[h] = several<AHEAD>((quarter == 0 ? from.scales : from.biases) + first, block, groups, n < N && quarter < 2);
-    }
-  }
-  return found;
-}
-
 // mine[n * M + m] becomes the product of row m of x and row n of the tile, OUTPUTS / 2 of `a` from a_row on and then as many of `b` from b_row
 // on; with NORM x is multiplied by `weight` first, rounded to T, and mine[OUTPUTS * M + m] is the sum of x^2. The simdgroup takes its share of
 // the groups. Columns from M on repeat the last row of x, and are not kept.
@@ -94,13 +50,38 @@ inline void dot_matrix(
     }
   }
 
-  Fetched<S, AHEAD, HALVES, EIGHTS * WORDS> next;
-  if (a_row < N) {
-    next = fetch<BITS, MX, ALONE, AHEAD, HALVES, EIGHTS * WORDS>(a, a_row, b, b_row, groups, N, split * AHEAD, row, quarter);
-  }
   for (uint block = split * AHEAD; block < groups && a_row < N; block += splits * AHEAD) {
-    const Fetched<S, AHEAD, HALVES, EIGHTS * WORDS> now = next;  // the next numbers are under way while these are multiplied
-    next = fetch<BITS, MX, ALONE, AHEAD, HALVES, EIGHTS * WORDS>(a, a_row, b, b_row, groups, N, block + splits * AHEAD, row, quarter);
+    uint packed[AHEAD][HALVES][EIGHTS * WORDS];
+    Several<S, AHEAD> scales[HALVES], biases[HALVES];
+    for (int h = 0; h < HALVES; h++) {  // all loads first: they are under way while the first is waited for
+      const Packed<S> from = h < HALVES / 2 ? a : b;
+      const uint n = (h < HALVES / 2 ? a_row + h * 8 : b_row + (h - HALVES / 2) * 8) + row;
+      for (int ahead = 0; ahead < AHEAD; ahead++) {
+        const bool active = n < N && block + ahead < groups;
+        const device uint* at = from.words + ((n * groups + block + ahead) * 4 + quarter) * (EIGHTS * WORDS);
+        for (int i = 0; i < EIGHTS * WORDS; i += 4) {
+          if (EIGHTS * WORDS == 1) {
+            packed[ahead][h][0] = active ? at[0] : 0u;
+          } else if (EIGHTS * WORDS == 2) {
+            const uint2 two = active ? *(const device uint2*)at : uint2{0, 0};
+            packed[ahead][h][0] = two.x;
+            packed[ahead][h][EIGHTS * WORDS - 1] = two.y;
+          } else {
+            const uint4 four = active ? *(const device uint4*)(at + i) : uint4{0, 0, 0, 0};
+            packed[ahead][h][i] = four.x;
+            packed[ahead][h][i + 1] = four.y;
+            packed[ahead][h][i + 2] = four.z;
+            packed[ahead][h][i + 3] = four.w;
+          }
+        }
+      }
+      if (ALONE || MX) {
+        scales[h] = several<AHEAD>(from.scales + n * groups, block, groups, n < N && quarter == 0);
+        biases[h] = several<AHEAD>(from.biases + n * groups, block, groups, n < N && quarter == 0 && !MX);
+      } else {  // the first lane of a row reads scales, the second biases
+        scales[h] = several<AHEAD>((quarter == 0 ? from.scales : from.biases) + n * groups, block, groups, n < N && quarter < 2);
+      }
+    }
     for (int ahead = 0; ahead < AHEAD; ahead++) {
       const uint group = min(block + ahead, groups - 1);
       Pair<T> right[TILES][EIGHTS][4];
@@ -150,7 +131,7 @@ inline void dot_matrix(
           for (int h = 0; h < HALVES / 2; h++) {
             Pair<T> left[2][2];
             for (int i = 0; i < 2; i++) {
-              const uint word = now.words[ahead][h * 2 + i][eight * WORDS], last = now.words[ahead][h * 2 + i][eight * WORDS + WORDS - 1];
+              const uint word = packed[ahead][h * 2 + i][eight * WORDS], last = packed[ahead][h * 2 + i][eight * WORDS + WORDS - 1];
               for (int k = 0; k < 2; k++) {
                 left[i][k] = packed_pair<T, BITS, MX>(word, last, step * 2 + k);
               }
@@ -163,9 +144,9 @@ inline void dot_matrix(
         }
       }
       for (int h = 0; h < HALVES; h++) {
-        float scale = scale_of<MX>(now.scales[h].values[ahead]), bias = 0;
+        float scale = scale_of<MX>(scales[h].values[ahead]), bias = 0;
         if (ALONE) {
-          bias = MX ? 0.0f : float(now.biases[h].values[ahead]);
+          bias = MX ? 0.0f : float(biases[h].values[ahead]);
         } else {
           bias = MX ? 0.0f : of_columns(scale, lane, 1);
           scale = of_columns(scale, lane, 0);
