@@ -72,6 +72,10 @@ GOOD = {
         """simdgroup_matrix<float, 8, 8> a, b[2]; b[0] = simdgroup_matrix<float, 8, 8>(0); simdgroup_load(a, x, 8);
 simdgroup_multiply_accumulate(b[1], a, a, b[0]); simdgroup_store(b[1], y, 8); y[0] = a.thread_elements()[0];""",
     ),
+    "atomics": (
+        "void count(threadgroup atomic_uint* c) { atomic_fetch_add_explicit(c, 1u, memory_order_relaxed); }\n",
+        "threadgroup metal::atomic_uint c[1]; count(c); y[0] = atomic_load_explicit(c, memory_order_relaxed);",
+    ),
     "overloads": (
         "float twice(float v) { return 2 * v; }\nint twice(int v) { return twice(float(v)); }\n",
         "y[0] = twice(3);",

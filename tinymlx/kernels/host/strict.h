@@ -147,6 +147,9 @@ void simdgroup_multiply(thread simdgroup_matrix<D, 8, 8>&, thread const simdgrou
 enum memory_order { memory_order_relaxed };
 template <class T>
 struct atomic { T value; };
+#define atomic_int metal_atomic_int  // OpenCL has types of these names, which `using namespace metal` would not hide
+#define atomic_uint metal_atomic_uint
+#define atomic_float metal_atomic_float
 typedef atomic<int> atomic_int;
 typedef atomic<uint> atomic_uint;
 typedef atomic<float> atomic_float;
