@@ -7,9 +7,7 @@
 import json
 import os
 import signal
-import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,13 +17,11 @@ from tinymlx import kernels  # noqa: F401 - fills the list of operations
 from tinymlx.kernels import signature as signatures
 from tinymlx.kernels.cases import ROUNDOFF
 from tinymlx.kernels.route import operations
+from tinymlx.kernels.timing import medians, outputs_of
 from tinymlx.memory.verdicts import Verdict
 from tinymlx.ops.linear import Linear
 
-ROUNDS = 7
-SAMPLE_S = 0.004  # of one measurement, so that starting it does not count
 PIECE = 1 << 15  # rows of a vocabulary
-COLD_BYTES = 1 << 27  # arguments rotate over so many bytes: in a model no weight is still in a cache
 
 
 def try_out(name: str, signature: Sequence, before_ours: Callable[[], None]) -> Verdict:
@@ -40,13 +36,13 @@ def try_out(name: str, signature: Sequence, before_ours: Callable[[], None]) -> 
             return Verdict("unfit", detail="it does not take these rows rounded up")
         args, kwargs = calls[0]
         rival = next(routes[r] for r in ("mlx", "twin") if r in routes and routes[r].applies(*args, **kwargs))
-        likes = [_outputs(rival.run, call) for call in calls]
+        likes = [outputs_of(rival.run, call) for call in calls]
         mx.eval(likes)
         wants = [_truth(routes["twin"].run, call, like) for call, like in zip(calls, likes)]
         before_ours()
         step, worst = "failed", 0.0
         for call, want, like in zip(calls, wants, likes):
-            got = _outputs(ours.run, call)
+            got = outputs_of(ours.run, call)
             if any(y is not None and _form(x) != _form(y) for x, y in zip(got, like, strict=True)):
                 return Verdict("wrong", detail="its outputs have other shapes or dtypes than MLX's")
             worst = max([worst, *(excess(x, y) for x, y in zip(got, want) if x is not None and y is not None)])
@@ -57,12 +53,6 @@ def try_out(name: str, signature: Sequence, before_ours: Callable[[], None]) -> 
         return Verdict.of_error(step, error)
     finally:
         mx.clear_cache()
-
-
-def _outputs(run: Callable, call: tuple[list, dict]) -> list[mx.array | None]:
-    """None is an output that nobody asked for: a route may give it all the same."""
-    outputs = run(*call[0], **call[1])
-    return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
 def _form(x: mx.array | None) -> tuple | None:
@@ -79,7 +69,7 @@ def _truth(run: Callable, call: tuple[list, dict], like: list) -> list[mx.array 
         some = list(args)
         for i in wide:
             some[i] = _rows(args[i], slice(start, start + PIECE))
-        pieces.append(_outputs(run, signatures.in_float32((some, kwargs))))
+        pieces.append(outputs_of(run, signatures.in_float32((some, kwargs))))
         mx.eval(pieces[-1])
     return [None if parts[0] is None else mx.concatenate(parts, -1) for parts in zip(*pieces)]
 
@@ -107,50 +97,9 @@ def excess(got: mx.array, want: mx.array) -> float:
 
 
 def speed_up(ours: Callable, mlx: Callable, signature: Sequence) -> float:
-    """Time of `mlx` over that of `ours`: medians of alternating rounds of compiled chains of calls, over cold arguments."""
-    call = signatures.draw(signature, 0)
-    copies = max(1, min(16, COLD_BYTES // (sum(a.nbytes for a in _arrays(call)) + 1)))
-    calls = [call, *(signatures.draw(signature, seed) for seed in range(1, copies))]
-    arrays = [_arrays(call) for call in calls]
-    mx.eval(arrays)
-    first = _timer(mlx, calls, arrays, 4)
-    first()
-    links = max(4, min(64, int(SAMPLE_S / (first() / 4))))
-    timers = [_timer(run, calls, arrays, links) for run in (ours, mlx)]
-    for timer in timers:
-        timer()
-    rounds = [[timer() for timer in timers] for _ in range(ROUNDS)]
-    return statistics.median(mlx for _, mlx in rounds) / statistics.median(ours for ours, _ in rounds)
-
-
-def _arrays(call: Any) -> list[mx.array]:
-    found = []
-    signatures.mapped(lambda a: found.append(a) if isinstance(a, mx.array) else None, call)
-    return found
-
-
-def _timer(run: Callable, calls: list, arrays: list[list[mx.array]], links: int) -> Callable[[], float]:
-    """A function that times, in seconds, a compiled chain of `links` calls, each waiting for the one before it."""
-
-    def chain(arrays: list[list[mx.array]]) -> list[mx.array]:
-        outputs: list[mx.array] = []
-        for i in range(links):
-            leaves = iter(arrays[i % len(calls)])
-            if outputs:
-                first, *others = arrays[i % len(calls)]
-                leaves = iter([mx.depends([first], outputs)[0], *others])
-            call = signatures.mapped(lambda a: next(leaves) if isinstance(a, mx.array) else a, calls[i % len(calls)])
-            outputs = [y for y in _outputs(run, call) if y is not None]
-        return outputs
-
-    compiled = mx.compile(chain)
-
-    def measure() -> float:
-        began = time.perf_counter()
-        mx.eval(compiled(arrays))
-        return time.perf_counter() - began
-
-    return measure
+    """Time of `mlx` over that of `ours`."""
+    seconds = medians({"ours": ours, "mlx": mlx}, lambda seed: signatures.draw(signature, seed))
+    return seconds["mlx"] / seconds["ours"]
 
 
 def main(limit_s: int = 60) -> None:
