@@ -1,4 +1,4 @@
-// norm_gate_up: rms_norm of up to 16 rows, times the two packed weights of SwiGLU, and SwiGLU, in one launch.          week 2.5
+// norm_gate_up: rms_norm of a few rows, times the two packed weights of SwiGLU, and SwiGLU, in one launch.          week 2.5
 //
 //   h = weight * x * rsqrt(mean(x^2) + eps)          y = silu(h Wg^T + dg) * (h Wu^T + du)          silu(a) = a / (1 + exp(-a))
 //

@@ -1,4 +1,4 @@
-// norm_qkv: rms_norm of up to 16 rows, times the three packed weights of attention, in one launch.                    week 2.5
+// norm_qkv: rms_norm of a few rows, times the three packed weights of attention, in one launch.                    week 2.5
 //
 //   h = weight * x * rsqrt(mean(x^2) + eps)          q = h Wq^T + dq      k = h Wk^T + dk      v = h Wv^T + dv
 //

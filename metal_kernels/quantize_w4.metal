@@ -30,7 +30,7 @@ inline void quantize_w4(const device T* w, device uint* packed, device T* scales
 
   const bool from_below = fabs(low) > fabs(high);
   const float step = max((high - low) / 15.0f, 1e-7f), edge = from_below ? low : high;
-  // 0 becomes a whole number of steps from the edge, so that it is kept exactly.
+  // 0 becomes a whole number of steps from the edge, and so one of the 16 numbers, but for roundings.
   const float signed_step = from_below ? step : -step;
   const float whole = ON_CPU ? rint(edge / signed_step) : round(edge / signed_step);
   const float scale = whole == 0 ? signed_step : edge / whole, bias = whole == 0 ? 0.0f : edge;

@@ -1,4 +1,4 @@
-// w4_matvec: up to 16 rows times a packed weight, each packed word read once for all rows.                           week 2.4
+// w4_matvec: a few rows times a packed weight, each packed word read once for all rows.                             week 2.4
 //
 //   y[m,n] = sum_k h[m,k] (scale[n,g] q[n,k] + bias[n,g]) + delta[m,n] + residual[m,n]        g = k / GROUP,  h = x or rms_norm(x)
 //

@@ -115,7 +115,14 @@ def _quantize_w4(rng: np.random.Generator) -> Iterator[Case]:
     for dtype in DTYPES:
         for N, K, group in ((1, 32, 32), (7, 64, 64), (8, 96, 32), (31, 384, 128), (33, 1024, 64)):
             w = _draw(rng, N, K, dtype=dtype) * 10.0 ** mx.array(rng.uniform(-8, 2, (N, 1))).astype(dtype)
-            special = (mx.zeros(group), mx.ones(group), -mx.ones(group), mx.abs(w[0, :group]), -mx.abs(w[0, :group]), mx.arange(group) / 2)
+            special = (
+                mx.zeros(group),
+                mx.ones(group),
+                -mx.ones(group),
+                mx.abs(w[0, :group]),
+                -mx.abs(w[0, :group]),
+                mx.arange(group) / 2,
+            )
             w = mx.concatenate([w, *(mx.tile(row[None], (1, K // group)).astype(dtype) for row in special)])
 
             def halves(arrays):
@@ -158,7 +165,9 @@ def _embed_w4(rng: np.random.Generator) -> Iterator[Case]:
             def bound(table=table, want=want, dtype=dtype, bits=bits):
                 # Product and sum are rounded in float32, beside the largest product; the result to dtype.
                 largest = 0.0 if table.biases is None else 2.0**bits * np.abs(_float64(table.scales)).max()
-                return [2 * largest * ROUNDOFF[mx.float32] + np.abs(want()[0]) * (ROUNDOFF[dtype] + ROUNDOFF[mx.float32])]
+                return [
+                    2 * largest * ROUNDOFF[mx.float32] + np.abs(want()[0]) * (ROUNDOFF[dtype] + ROUNDOFF[mx.float32])
+                ]
 
             yield Case(f"{_name(dtype)} {tokens} of {V} x {K}, {bits} bits {mode}, group {group}", run, want, bound)
 
@@ -199,7 +208,9 @@ def _qk_norm_rope(rng: np.random.Generator) -> Iterator[Case]:
                 angle = np.where(angles == angles.astype(np.float32), 0, angles)
                 terms = [scale * (np.abs(a) + np.abs(b)) * (angle + D / 32 + 17) for a, b in halves()]
                 wide = [np.concatenate([term, term], -1) * ROUNDOFF[mx.float32] for term in terms]
-                return [w + np.abs(y) * ROUNDOFF[dtype] + 2.0**-25 * (dtype == mx.float16) for w, y in zip(wide, want())]
+                return [
+                    w + np.abs(y) * ROUNDOFF[dtype] + 2.0**-25 * (dtype == mx.float16) for w, y in zip(wide, want())
+                ]
 
             weighted = "no norm" if norm is None else f"weights {_name(weights[0].dtype)}"
             yield Case(f"{_name(dtype)} {B} x {L}, {H} and {G} heads of {D}, {weighted}", run, want, bound)

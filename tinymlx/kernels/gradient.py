@@ -64,7 +64,9 @@ def refusing(run: Callable, name: str, inputs: list[mx.array]) -> Any:
 
     @function.vjp
     def backwards(*_):
-        raise NotImplementedError(f"{name} has no gradient of its own: differentiate its operation within `gradients()`")
+        raise NotImplementedError(
+            f"{name} has no gradient of its own: differentiate its operation within `gradients()`"
+        )
 
     return function(*inputs)
 

@@ -5,6 +5,8 @@ import mlx.core as mx
 from tinymlx import ops
 from tinymlx.kernels import linear_mlx
 from tinymlx.kernels.route import Operation, Route
+from tinymlx.kernels.w4_matmul import w4_linear
+from tinymlx.kernels.w4_matvec import adapted, most_rows, takes, w4_matvec
 from tinymlx.ops.linear import Linear
 
 
@@ -17,6 +19,19 @@ def mlx(residual: mx.array, x: mx.array, w: Linear) -> mx.array:
     return residual + linear_mlx.linear(x, w)
 
 
+def ours(residual: mx.array, x: mx.array, w: Linear) -> mx.array:
+    if x.size // x.shape[-1] > most_rows(x, normed=False):
+        return residual + w4_linear(x, w)
+    deltas = adapted(x, w)
+    return w4_matvec(x, w, delta=deltas and deltas[0], residual=residual)
+
+
 linear_residual = Operation(
-    "linear_residual", covers=("linear", "dequantize", "unpack"), routes={"twin": Route(twin), "mlx": Route(mlx)}
+    "linear_residual",
+    covers=("linear", "dequantize"),
+    routes={
+        "twin": Route(twin),
+        "mlx": Route(mlx),
+        "ours": Route(ours, applies=lambda residual, x, w: takes(x, w) and residual.dtype == x.dtype),
+    },
 )

@@ -97,8 +97,12 @@ def _check(q, k, q_weight, k_weight, offsets, periods) -> None:
     if (q_weight is None) != (k_weight is None):
         raise ValueError(f"{'q' if q_weight is None else 'k'}_weight is None; both weights or neither are accepted")
     for name, weight in (("q_weight", q_weight), ("k_weight", k_weight)):
-        if weight is not None and (weight.shape != (D,) or weight.dtype not in FLOATS or weight.dtype != q_weight.dtype):
-            raise ValueError(f"{name} is {weight.dtype} {weight.shape}; floating point ({D},), as q_weight, is accepted")
+        if weight is not None and (
+            weight.shape != (D,) or weight.dtype not in FLOATS or weight.dtype != q_weight.dtype
+        ):
+            raise ValueError(
+                f"{name} is {weight.dtype} {weight.shape}; floating point ({D},), as q_weight, is accepted"
+            )
     if offsets.shape != q.shape[:1] or not mx.issubdtype(offsets.dtype, mx.integer):
         raise ValueError(f"offsets is {offsets.dtype} {offsets.shape}; integers {q.shape[:1]} are accepted")
 

@@ -4,9 +4,8 @@ import mlx.core as mx
 
 from tinymlx.kernels.metal import MetalKernel
 from tinymlx.kernels.w4_matvec import check_packed, packed
-from tinymlx.ops.linear import Linear
+from tinymlx.ops.linear import Linear, add_lora
 
-MOST_ROWS = 1 << 20
 SIMDGROUPS = 4
 BLOCK = 128  # numbers of k that a threadgroup's rows share at a time
 KERNEL = MetalKernel(
@@ -25,7 +24,7 @@ def w4_matmul(x: mx.array, w: Linear) -> mx.array:
 
     Raises ValueError for another packing, shapes that do not fit, or another dtype; on CUDA also for float32, which tensor cores round.
     """
-    check_packed(x, w, MOST_ROWS)
+    check_packed(x, w)
     if x.dtype == mx.float32 and mx.cuda.is_available() and mx.default_device() == mx.gpu:
         raise ValueError("x is float32; float16 or bfloat16 is accepted on CUDA")
     K, N = x.shape[-1], w.weight.shape[0]
@@ -34,16 +33,38 @@ def w4_matmul(x: mx.array, w: Linear) -> mx.array:
         return mx.zeros(shape, x.dtype)
     rows, columns, splits = geometry(M, N, K)
     group, bits, mode = w.quantization
-    numbers = {"GROUP": group, "BITS": bits, "MX": mode == "mxfp4", "ROWS": rows, "COLUMNS": columns, "SIMDGROUPS": SIMDGROUPS, "SPLITS": splits}
+    numbers = {
+        "GROUP": group,
+        "BITS": bits,
+        "MX": mode == "mxfp4",
+        "ROWS": rows,
+        "COLUMNS": columns,
+        "SIMDGROUPS": SIMDGROUPS,
+        "SPLITS": splits,
+    }
     (y,) = KERNEL(
         *(x, *packed(w)),
-        template={"T": x.dtype, "Y": x.dtype if splits == 1 else mx.float32, "S": w.scales.dtype, **numbers, "M": M, "N": N, "K": K},
+        template={
+            "T": x.dtype,
+            "Y": x.dtype if splits == 1 else mx.float32,
+            "S": w.scales.dtype,
+            **numbers,
+            "M": M,
+            "N": N,
+            "K": K,
+        },
         grid=(-(-N // (SIMDGROUPS * columns * 8)) * SIMDGROUPS * 32, -(-M // rows), splits),
         threadgroup=(SIMDGROUPS * 32, 1, 1),
         shapes=[shape if splits == 1 else (splits, M, N)],
         dtypes=[x.dtype if splits == 1 else mx.float32],
     )
     return y if splits == 1 else y.sum(axis=0).astype(x.dtype).reshape(shape)
+
+
+def w4_linear(x: mx.array, w: Linear) -> mx.array:
+    """As `w4_matmul`, with the adapter of w."""
+    y = w4_matmul(x, w)
+    return y if w.lora is None else add_lora(y, x, w.lora)
 
 
 def geometry(M: int, N: int, K: int) -> tuple[int, int, int]:

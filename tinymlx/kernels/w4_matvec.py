@@ -1,25 +1,33 @@
-"""Up to 16 rows times packed weights, by our own kernels: what the operations' `ours` routes of few rows are made of."""
+"""Few rows times packed weights, by our own kernels: what the operations' `ours` routes are made of while there are few rows."""
 
 import functools
+from collections.abc import Callable
 
 import mlx.core as mx
 
 from tinymlx.kernels.metal import MetalKernel
-from tinymlx.ops.linear import Linear
+from tinymlx.ops.linear import Linear, add_lora
 
-MOST_ROWS = 16
 FLOATS = (mx.float32, mx.float16, mx.bfloat16)
 FORMATS = {("affine", 4): (32, 64, 128), ("affine", 8): (32, 64, 128), ("mxfp4", 4): (32,)}
 """(mode, bits) -> group sizes that the kernels take."""
 SCRATCH = "threadgroup float partial[TILES * SPLITS * (OUTPUTS + 1) * M];\n  "
-PLACE = "K, {N}, threadgroup_position_in_grid.x, TILES, simdgroup_index_in_threadgroup, thread_index_in_simdgroup, partial);\n"
-KERNEL = MetalKernel(
-    "w4_matvec",
-    inputs=("x", "weight", "eps", "w", "scales", "biases", "delta", "residual"),
-    outputs=("y",),
-    body=f"""  {SCRATCH}w4_matvec<T, MATRIX, M, GROUP, BITS, MX, NORM, DELTA, RESIDUAL, OUTPUTS, SPLITS>(
-      x, weight, eps, Packed<S>{{w, scales, biases}}, delta, residual, y, {PLACE.format(N="N")}""",
-)
+PLACE = "threadgroup_position_in_grid.x, TILES, simdgroup_index_in_threadgroup, thread_index_in_simdgroup, partial);\n"
+
+
+@functools.cache
+def _kernel(norm: bool, delta: bool, residual: bool) -> MetalKernel:
+    """Only with the buffers that it reads: each costs host time. Where there is none, x stands for it and is not touched."""
+    buffers = {"weight": norm, "eps": norm, "delta": delta, "residual": residual}
+    name = {buffer: buffer if used else "x" for buffer, used in buffers.items()}
+    flags = ", ".join(str(flag).lower() for flag in (norm, delta, residual))
+    return MetalKernel(
+        "w4_matvec",
+        inputs=("x", "w", "scales", "biases", *(buffer for buffer, used in buffers.items() if used)),
+        outputs=("y",),
+        body=f"""  {SCRATCH}w4_matvec<T, MATRIX, M, GROUP, BITS, MX, {flags}, OUTPUTS, SPLITS>(x, {name["weight"]}, {name["eps"]},
+      Packed<S>{{w, scales, biases}}, {name["delta"]}, {name["residual"]}, y, K, N, {PLACE}""",
+    )
 
 
 def w4_matvec(
@@ -31,56 +39,73 @@ def w4_matvec(
 ) -> mx.array:
     """h W^T + delta + residual, where h is x, or with `norm` = (weight [K], eps) its rms_norm.
 
-    x: [..., K] of at most 16 rows; w: [N, K] packed (`FORMATS`), its bias and adapter are left to the caller; delta, residual: [..., N] in
+    x: [..., K] of at most 16 rows, on CUDA 32; w: [N, K] packed (`FORMATS`), its bias and adapter are left to the caller; delta, residual: [..., N] in
     x's dtype. Returns [..., N] in x's dtype. Raises ValueError for another packing, shapes that do not fit, more rows, or another dtype.
     """
     check_packed(x, w)
+    check_rows(x, norm is not None)
     shape = (*x.shape[:-1], w.weight.shape[0])
     check_like(x, shape, delta=delta, residual=residual)
     if norm is not None:
         check_norm(x, norm[0])
     if 0 in shape:
         return mx.zeros(shape, x.dtype)
-    weight, eps = norm or (x, 0.0)
-    return KERNEL(
-        *(x, weight, constant(eps), *packed(w), x if delta is None else delta, x if residual is None else residual),
-        **launch(x, w, shape[-1], NORM=norm is not None, DELTA=delta is not None, RESIDUAL=residual is not None, N=shape[-1]),
-        shapes=[shape],
-        dtypes=[x.dtype],
-    )[0]
+    kernel = _kernel(norm is not None, delta is not None, residual is not None)
+    more = [*((norm[0], constant(norm[1])) if norm else ()), *(a for a in (delta, residual) if a is not None)]
+    sizes = launch(x, w, shape[-1], norm is not None, N=shape[-1])
+    return kernel(x, *packed(w), *more, **sizes, shapes=[shape], dtypes=[x.dtype])[0]
+
+
+def on_matrix_units(x: mx.array, normed: bool) -> bool:
+    """Whether matrix units multiply. On CUDA that pays from 3 rows on (measured on an H200, see benchmarks/LOG.md).
+
+    Not float32, which tensor cores round, nor a norm of float16: x is multiplied by its weight before it is scaled, and may overflow.
+    """
+    rows = x.size // x.shape[-1]
+    fits = x.dtype == mx.bfloat16 or (x.dtype == mx.float16 and not normed)
+    return rows > 2 and fits and mx.cuda.is_available() and mx.default_device() == mx.gpu
+
+
+def most_rows(x: mx.array, normed: bool) -> int:
+    return 32 if on_matrix_units(x, normed) else 16
 
 
 def geometry(rows: int, outputs: int, K: int, matrix: bool) -> tuple[int, int, int]:
-    """(OUTPUTS, TILES, SPLITS) for `outputs` numbers a row: wide tiles for many, split sums where there are few.
+    """(OUTPUTS, TILES, SPLITS) for `outputs` numbers a row: tuned on an H200, see benchmarks/LOG.md.
 
     SPLITS, on which the order of additions depends, is the same for any number of rows.
     """
-    tile, block = (16 if rows <= 16 else 32, 256) if matrix else (4, 1024)
-    splits = 1
-    while splits < 8 and 2 * splits * block <= K and outputs // tile * splits < 4096:
-        splits *= 2
-    return tile, max(4 // splits, 1), splits
+    if not matrix:
+        return 4, 2, 2 if K >= 2048 else 1
+    splits = 4 if outputs >= 16384 or K < 2048 else 8
+    return (16 if rows <= 16 else 32), 1, splits
 
 
-def launch(x: mx.array, w: Linear, outputs: int, tiles: int | None = None, **template) -> dict:
-    """What our matvec kernels share of a call. outputs: numbers a row in all; tiles: where they are not outputs / OUTPUTS, rounded up."""
+def launch(
+    x: mx.array, w: Linear, outputs: int, normed: bool, tiles: Callable[[int], int] | None = None, **template
+) -> dict:
+    """What our matvec kernels share of a call. outputs: numbers a row in all; tiles: OUTPUTS -> their count, by default outputs / OUTPUTS."""
     K = x.shape[-1]
     rows, (group, bits, mode) = x.size // K, w.quantization
-    matrix = on_matrix_units(x)
+    matrix = on_matrix_units(x, normed)
     tile, together, splits = geometry(rows, outputs, K, matrix)
-    count = -(-outputs // tile) if tiles is None else tiles
-    numbers = {"MATRIX": matrix, "M": rows, "GROUP": group, "BITS": bits, "MX": mode == "mxfp4", "OUTPUTS": tile, "TILES": together, "SPLITS": splits}
+    count = tiles(tile) if tiles else -(-outputs // tile)
+    numbers = {"MATRIX": matrix, "M": rows, "GROUP": group, "BITS": bits, "MX": mode == "mxfp4"}
     lanes = together * splits * 32
     return {
-        "template": {"T": x.dtype, "S": w.scales.dtype, **numbers, "K": K, **template},
+        "template": {
+            "T": x.dtype,
+            "S": w.scales.dtype,
+            **numbers,
+            "OUTPUTS": tile,
+            "TILES": together,
+            "SPLITS": splits,
+            "K": K,
+            **template,
+        },
         "grid": (-(-count // together) * lanes, 1, 1),
         "threadgroup": (lanes, 1, 1),
     }
-
-
-def on_matrix_units(x: mx.array) -> bool:
-    """Whether tensor cores multiply: on CUDA they do it beside the unpacking, which is the bottleneck otherwise."""
-    return x.dtype != mx.float32 and mx.cuda.is_available() and mx.default_device() == mx.gpu
 
 
 def packed(w: Linear) -> tuple[mx.array, mx.array, mx.array]:
@@ -92,17 +117,36 @@ def constant(eps: float) -> mx.array:
     return mx.array([eps] * 8, mx.float32)
 
 
-def takes(x: mx.array, *weights: Linear, most_rows: int = MOST_ROWS) -> bool:
-    """Whether `check_packed` passes, and nothing is left to the caller but an adapter."""
+def takes(x: mx.array, *weights: Linear) -> bool:
+    """Whether our kernels take these weights, all packed alike, with no bias and at most a plain adapter."""
     try:
         for w in weights:
-            check_packed(x, w, most_rows)
+            check_packed(x, w)
     except ValueError:
         return False
-    return x.size > 0 and all(w.bias is None and (w.lora is None or w.lora.column_scale is None) for w in weights)
+    alike = len({(w.quantization, w.scales.dtype) for w in weights}) == 1
+    return (
+        x.size > 0
+        and alike
+        and all(w.bias is None and (w.lora is None or w.lora.column_scale is None) for w in weights)
+    )
 
 
-def check_packed(x: mx.array, w: Linear, most_rows: int = MOST_ROWS) -> None:
+def adapted(x: mx.array, *weights: Linear) -> list[mx.array] | None:
+    """What each weight's adapter adds to its product with x, zero where only others have one; None if none has."""
+    if all(w.lora is None for w in weights):
+        return None
+    zeros = [mx.zeros((*x.shape[:-1], w.weight.shape[0]), x.dtype) for w in weights]
+    return [y if w.lora is None else add_lora(y, x, w.lora) for y, w in zip(zeros, weights)]
+
+
+def check_rows(x: mx.array, normed: bool) -> None:
+    rows, most = x.size // x.shape[-1], most_rows(x, normed)
+    if rows > most:
+        raise ValueError(f"x has {rows} rows; at most {most} are accepted")
+
+
+def check_packed(x: mx.array, w: Linear) -> None:
     """Raises ValueError unless x [..., K] can be multiplied by the packed w [N, K]."""
     quantization, K = w.quantization, x.shape[-1] if x.ndim else 0
     if quantization is None or (quantization.mode, quantization.bits) not in FORMATS:
@@ -122,11 +166,11 @@ def check_packed(x: mx.array, w: Linear, most_rows: int = MOST_ROWS) -> None:
     kinds = (mx.uint8,) if quantization.mode == "mxfp4" else FLOATS
     for name, array, accepted in (("x", x, FLOATS), *((name, array, kinds) for name, array in arrays.items())):
         if array.dtype not in accepted:
-            raise ValueError(f"{name} is {array.dtype}; {' or '.join(str(d).rpartition('.')[2] for d in accepted)} is accepted")
+            raise ValueError(
+                f"{name} is {array.dtype}; {' or '.join(str(d).rpartition('.')[2] for d in accepted)} is accepted"
+            )
     if len({array.dtype for array in arrays.values()}) > 1:
         raise ValueError(f"scales is {w.scales.dtype} and biases {w.biases.dtype}; one dtype is accepted")
-    if x.size // K > most_rows:
-        raise ValueError(f"x has {x.size // K} rows; at most {most_rows} are accepted")
 
 
 def check_like(x: mx.array, shape: tuple[int, ...], **arrays: mx.array | None) -> None:
