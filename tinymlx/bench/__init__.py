@@ -1,1 +1,1 @@
-"""What this machine can do: memory bandwidth, matrix multiplication, and Qwen3 under the roof that the two make."""
+"""What this machine can do: memory bandwidth, matrix multiplication, Qwen3 under the roof that the two make, and where a decode step goes."""
