@@ -17,7 +17,7 @@ from tinymlx.kernels.w4_matvec import w4_matvec
 
 pytestmark = pytest.mark.capability("gradients equal torch's")
 
-GOLDEN = np.load(Path(__file__).parent / "golden" / "data" / "gradients.npz")
+GOLDEN = np.load(Path(__file__).parent / "golden" / "gradients.npz")
 EXPERTS = "norm_experts"  # torch has no such function: differences alone
 TOLERANCE = 5e-6 if mx.default_device() == mx.cpu else 5e-5
 needs_compiler = pytest.mark.skipif(

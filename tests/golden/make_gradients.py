@@ -1,6 +1,6 @@
 """Make the golden gradients: of each operation in torch's own functions, in float64.
 
-    python tests/golden/make_gradients.py            # writes tests/golden/data/gradients.npz
+    python tests/golden/make_gradients.py            # writes tests/golden/gradients.npz
     python tests/golden/make_gradients.py --check    # computes them again and compares
 
 Needs torch (README.md beside this file), not tinymlx. The file holds `<case>/<input>`: the gradient of the case's loss, float32.
@@ -18,7 +18,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from golden import gradient_cases as cases  # noqa: E402
 
-FILE = HERE / "data" / "gradients.npz"
+FILE = HERE / "gradients.npz"
 
 
 def linear(x: torch.Tensor, a: dict, layer: str) -> torch.Tensor:
