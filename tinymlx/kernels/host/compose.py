@@ -214,7 +214,7 @@ def scratch_declaration(text: str, start: int) -> tuple[str, list[tuple[str, str
             break
     else:
         return None
-    declared = re.sub(r"\balignas\s*\([^)]*\)", "", text[start:i])
+    declared = re.sub(r"\balignas\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", "", text[start:i])
     first, *rest = split(declared)
     found = re.fullmatch(r"(.*[\s>])(\w+)\s*((?:\[.*\])?)\s*", first, re.DOTALL)
     others = [re.fullmatch(r"\s*(\w+)\s*((?:\[.*\])?)\s*", part, re.DOTALL) for part in rest]

@@ -960,3 +960,6 @@ inline A attribute(const Axes& v) {
   else return A(v.x, v.y, v.z);
 }
 }  // namespace host
+
+// A kernel's own structs: as for vectors.
+#define alignas(bytes) alignas(::metal::alignment(bytes))
