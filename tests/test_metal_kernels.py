@@ -13,7 +13,9 @@ from one_line import fails
 from tinymlx import cli, ops, paths
 from tinymlx.kernels import metal
 from tinymlx.kernels.cases import KERNELS, excess
+from tinymlx.kernels.qk_norm_rope import ours as qk_norm_rope
 from tinymlx.kernels.rms_norm import rms_norm
+from tinymlx.kernels.route import operations
 from tinymlx.kernels.w4_matvec import w4_matvec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -178,7 +180,40 @@ def test_rms_norm_names_what_it_does_not_take(arguments, said):
         rms_norm(*arguments)
 
 
+def heads(**changed):
+    """Arguments of qk_norm_rope: four query heads and two of keys, of 16, in two rows of three tokens."""
+    arguments = {
+        "q": mx.random.normal((2, 3, 64)),
+        "k": mx.ones((2, 3, 32)),
+        "q_weight": mx.ones(16),
+        "k_weight": mx.ones(16),
+        "eps": 1e-6,
+    }
+    return arguments | {"offsets": mx.array([0, 7]), "periods": mx.ones(8), "scale": 1.0} | changed
+
+
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({"q": mx.ones((2, 3, 64), mx.int32)}, "q is mlx.core.int32"),
+        ({"k": mx.ones((2, 3, 32), mx.float16)}, "and k mlx.core.float16"),
+        ({"q": mx.ones((2, 3, 72))}, "a multiple of 16"),
+        ({"k": mx.ones((1, 3, 32))}, "k has shape"),
+        ({"q_weight": None}, "q_weight is None"),
+        ({"k_weight": mx.ones(15)}, r"k_weight is mlx.core.float32 \(15,\)"),
+        ({"offsets": mx.array([0])}, "offsets is"),
+        ({"offsets": mx.zeros(2)}, "offsets is mlx.core.float32"),
+        ({"periods": mx.ones((8, 1))}, "periods is"),
+    ],
+)
+def test_qk_norm_rope_names_what_it_does_not_take(changed, said):
+    with pytest.raises(ValueError, match=said):
+        qk_norm_rope(**heads(**changed))
+
+
 def test_empty_batches():
+    q, k = qk_norm_rope(**heads(q=mx.ones((2, 0, 64)), k=mx.ones((2, 0, 32))))
+    assert q.shape == (2, 4, 0, 16) and k.shape == (2, 2, 0, 16)
     assert rms_norm(mx.zeros((0, 8)), mx.ones(8), 1e-6).shape == (0, 8)
     assert w4_matvec(mx.zeros((0, 128)), packed()).shape == (0, 8)
 
@@ -187,3 +222,5 @@ def test_a_transposed_input_is_taken_as_it_is():
     x = mx.random.normal((128, 3)).T
     assert mx.allclose(rms_norm(x, mx.ones(128), 1e-6), ops.rms_norm(x, mx.ones(128), 1e-6), atol=1e-6)
     assert mx.allclose(w4_matvec(x, packed()), x @ ops.dequantize(packed()).T, atol=1e-4)
+    turned = heads(q=mx.random.normal((64, 3, 2)).T)
+    assert mx.allclose(qk_norm_rope(**turned)[0], operations["qk_norm_rope"].routes["twin"].run(**turned)[0], atol=1e-5)

@@ -1,7 +1,7 @@
 """Gradients of our kernels: forwards the kernel, backwards its twin, computed again.
 
-MLX asks for nodes in the graph where a function brings its own gradient: 8 us of a call, 4 us of a call in a compiled step (two cores of a
-CPU), so that only what runs under `gradients()` has them. Elsewhere a kernel that is differentiated raises.
+A function that brings its own gradient is a node of MLX's graph: 8 us to make, 4 us in each run of a compiled step (MLX 0.32.4, CPU). Only
+what runs under `gradients()` has it. Elsewhere a kernel that is differentiated raises.
 """
 
 import contextlib
