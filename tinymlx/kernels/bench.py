@@ -68,6 +68,16 @@ def _product(d: Draw) -> tuple:
     return d.array(d.rows, d.size.hidden), d.packed(d.size.intermediate, d.size.hidden)
 
 
+def _norm_qkv(d: Draw) -> tuple:
+    widths = [heads * HEAD_DIM for heads in (d.size.heads, d.size.kv_heads, d.size.kv_heads)]
+    return d.array(d.rows, 1, d.size.hidden), d.array(d.size.hidden), EPS, *(d.packed(N, d.size.hidden) for N in widths)
+
+
+def _norm_gate_up(d: Draw) -> tuple:
+    weights = [d.packed(d.size.intermediate, d.size.hidden) for _ in range(2)]
+    return d.array(d.rows, 1, d.size.hidden), d.array(d.size.hidden), EPS, *weights
+
+
 def _heads(d: Draw) -> tuple:
     q, k = (d.array(d.rows, 1, heads * HEAD_DIM) for heads in (d.size.heads, d.size.kv_heads))
     weights = d.array(HEAD_DIM), d.array(HEAD_DIM)
@@ -95,6 +105,8 @@ BENCHES = {
         twin=lambda w, group_size: ops.quantize(w, group_size, 4),
         rows=(512, 4096),
     ),
+    "norm_qkv": _operation("norm_qkv", _norm_qkv),
+    "norm_gate_up": _operation("norm_gate_up", _norm_gate_up),
     "w4_matvec": Bench(_product, w4_matvec, _quantized_matmul, ops.linear),
     "w4_matmul": Bench(_product, w4_matmul, linear_mlx.linear, ops.linear, rows=(32, 128, 512)),
 }
@@ -127,7 +139,9 @@ def plan(name: str | None = None) -> list[tuple[str, Size, int]]:
     on_cpu = mx.default_device() == mx.cpu
     models = MODELS[:1] if on_cpu else MODELS
     names = [name] if name else list(BENCHES)
-    return [(k, size, n) for k in names for size in models for n in (BENCHES[k].rows[:1] if on_cpu else BENCHES[k].rows)]
+    return [
+        (k, size, n) for k in names for size in models for n in (BENCHES[k].rows[:1] if on_cpu else BENCHES[k].rows)
+    ]
 
 
 def run(todo: list[tuple[str, Size, int]], rounds: int) -> Iterator[Result]:
