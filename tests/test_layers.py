@@ -15,7 +15,7 @@ LAYERS = {
     "cache": set(),
     "hub": set(),
     "memory": set(),
-    "kernels": {"ops", "cache"},
+    "kernels": {"ops", "cache", "memory"},  # memory: the file of what trials of kernels found
     "models": {"kernels", "ops", "cache", "hub", "memory"},
     "engine": BELOW_ENGINE,
     "train": BELOW_ENGINE | {"engine"},

@@ -8,9 +8,12 @@ import numpy as np
 
 from tinymlx import ops
 from tinymlx.kernels.embed import ours as embed_w4
+from tinymlx.kernels.norm_gate_up import ours as norm_gate_up
+from tinymlx.kernels.norm_qkv import ours as norm_qkv
 from tinymlx.kernels.qk_norm_rope import ours as qk_norm_rope
 from tinymlx.kernels.quantize_w4 import quantize_w4
 from tinymlx.kernels.rms_norm import rms_norm
+from tinymlx.kernels.w4_matmul import w4_matmul
 from tinymlx.kernels.w4_matvec import w4_matvec
 
 DTYPES = (mx.float32, mx.float16, mx.bfloat16)
@@ -70,45 +73,166 @@ def _rms_norm(rng: np.random.Generator) -> Iterator[Case]:
             yield Case(label, run, want, bound)
 
 
+def _packed(
+    rng: np.random.Generator, N: int, K: int, group: int, dtype: mx.Dtype, bits: int = 4, mode: str = "affine"
+) -> ops.Linear:
+    arrays = mx.quantize(_draw(rng, N, K, dtype=mx.float32) / K**0.5, group_size=group, bits=bits, mode=mode)
+    scales = arrays[1:] if mode == "mxfp4" else [a.astype(dtype) for a in arrays[1:]]
+    return ops.Linear(arrays[0], None, *(*scales, None)[:2], ops.Quantization(group, bits, mode))
+
+
+def _dense(w: ops.Linear) -> tuple[np.ndarray, np.ndarray]:
+    """In float64 the weights [N, K], and the largest term that the sum for one of them passes through."""
+    if w.biases is None:
+        dense = _float64(ops.dequantize(w))  # exact in any dtype
+        return dense, np.abs(dense)
+    scales, biases = (np.repeat(_float64(a), w.quantization.group_size, 1) for a in (w.scales, w.biases))
+    dense = np.array(ops.unpack(w.weight, w.quantization.bits)).astype(np.float64) * scales + biases
+    largest = 2**w.quantization.bits + (
+        1024 if w.quantization.bits == 4 else 0
+    )  # tensor cores take 128 + q or 1024 + q
+    return dense, np.abs(dense) + np.abs(biases) + largest * np.abs(scales)
+
+
+def _normed(x: mx.array, weight: mx.array | None, eps: float) -> np.ndarray:
+    wide = _float64(x)
+    return wide if weight is None else wide / np.sqrt((wide**2).mean(-1, keepdims=True) + eps) * _float64(weight)
+
+
+def _product(h: np.ndarray, w: ops.Linear, dtype: mx.Dtype, rounded: bool) -> tuple[np.ndarray, np.ndarray]:
+    """h W^T in float64, and how far a kernel may be off before it rounds the result.
+
+    A lane adds K / 32 products one after another, and some 20 sums of lanes, groups and simdgroups. rounded: weights, or x times its norm's
+    weight, are rounded to dtype where matrix units multiply; these errors are independent, and five of their deviations are allowed.
+    """
+    dense, largest = _dense(w)
+    error = np.abs(h) @ largest.T * (h.shape[-1] / 32 + 20) * ROUNDOFF[mx.float32]
+    if rounded and dtype != mx.float32:
+        error = error + 5 * np.sqrt(h**2 @ (dense**2).T) * ROUNDOFF[dtype]
+    return h @ dense.T, error
+
+
 def _w4_matvec(rng: np.random.Generator) -> Iterator[Case]:
-    shapes = (
-        (1, 32, 1, 32),
-        (2, 64, 7, 64),
-        (7, 128, 31, 32),
-        (8, 1088, 8, 64),
-        (16, 256, 33, 128),
-        (1, 1024, 96, 64),
-        (3, 2048, 20, 128),
+    shapes = (  # rows, K, N, group, bits, mode, with norm, delta and residual
+        (1, 32, 1, 32, 4, "affine", False),
+        (2, 64, 7, 64, 4, "affine", True),
+        (7, 128, 31, 32, 4, "affine", True),
+        (8, 1088, 8, 64, 4, "affine", False),
+        (16, 256, 33, 128, 4, "affine", False),
+        (1, 1024, 96, 64, 4, "affine", True),
+        (3, 2176, 20, 128, 4, "affine", True),
+        (1, 2112, 7, 64, 8, "affine", True),
+        (5, 96, 33, 32, 4, "mxfp4", True),
+        (4, 384, 8, 128, 8, "affine", False),
     )
     for dtype in DTYPES:
-        for rows, K, N, group in shapes:
+        for rows, K, N, group, bits, mode, fused in shapes:
             scales = mx.float16 if (dtype, rows) == (mx.float32, 1) else dtype  # a GGUF's are float16 whatever x is
-            x = _draw(rng, rows, K, dtype=dtype)
-            packed, scale, bias = mx.quantize(_draw(rng, N, K, dtype=mx.float32) / K**0.5, group_size=group, bits=4)
-            w = ops.Linear(packed, None, scale.astype(scales), bias.astype(scales), ops.Quantization(group, 4))
+            x, w = _draw(rng, rows, K, dtype=dtype), _packed(rng, N, K, group, scales, bits, mode)
+            weight, delta, residual = (
+                _draw(rng, *s, dtype=dtype) if fused else None for s in ((K,), (rows, N), (rows, N))
+            )
 
-            def run(x=x, w=w):
-                return [w4_matvec(x, w)]
+            def run(x=x, w=w, weight=weight, delta=delta, residual=residual):
+                return [w4_matvec(x, w, None if weight is None else (weight, 1e-5), delta, residual)]
 
-            def dense(w=w):
-                codes = (np.array(w.weight)[..., None] >> (4 * np.arange(8, dtype=np.uint32)) & 15).reshape(
-                    w.weight.shape[0], -1
+            def parts(x=x, w=w, weight=weight, delta=delta, residual=residual, dtype=dtype):
+                y, error = _product(_normed(x, weight, 1e-5), w, dtype, rounded=weight is not None)
+                if delta is None:
+                    return y, error + np.abs(y) * ROUNDOFF[dtype]
+                first = y + _float64(delta)
+                last = first + _float64(residual)
+                return last, error + np.abs(first) * 1.01 * ROUNDOFF[dtype] + np.abs(last) * 1.01 * ROUNDOFF[
+                    dtype
+                ] + error
+
+            label = f"{_name(dtype)} {rows} x {K} -> {N}, {bits} bits {mode}, group {group}{', fused' if fused else ''}"
+            yield Case(label, run, lambda parts=parts: [parts()[0]], lambda parts=parts: [parts()[1]])
+
+
+def _w4_matmul(rng: np.random.Generator) -> Iterator[Case]:
+    shapes = (
+        (1, 32, 7, 32, 4, "affine"),
+        (33, 160, 31, 32, 4, "affine"),
+        (17, 1088, 8, 64, 4, "affine"),
+        (40, 384, 72, 128, 8, "affine"),
+        (31, 96, 33, 32, 4, "mxfp4"),
+    )
+    for dtype in DTYPES:
+        if dtype == mx.float32 and mx.cuda.is_available() and mx.default_device() == mx.gpu:
+            continue  # the kernel refuses it
+        for rows, K, N, group, bits, mode in shapes:
+            x, w = _draw(rng, rows, K, dtype=dtype), _packed(rng, N, K, group, dtype, bits, mode)
+
+            def parts(x=x, w=w, dtype=dtype):
+                y, error = _product(_float64(x), w, dtype, rounded=True)
+                return y, error + np.abs(y) * ROUNDOFF[dtype]
+
+            yield Case(
+                f"{_name(dtype)} {rows} x {K} -> {N}, {bits} bits {mode}, group {group}",
+                lambda x=x, w=w: [w4_matmul(x, w)],
+                lambda parts=parts: [parts()[0]],
+                lambda parts=parts: [parts()[1]],
+            )
+
+
+def _norm_qkv(rng: np.random.Generator) -> Iterator[Case]:
+    for dtype in DTYPES:
+        for rows, K, NQ, NK, group, adapted in (
+            (1, 64, 7, 1, 32, False),
+            (3, 1088, 31, 8, 64, True),
+            (8, 128, 33, 7, 128, False),
+        ):
+            x, weight = _draw(rng, rows, K, dtype=dtype), _draw(rng, K, dtype=dtype)
+            weights = [_packed(rng, N, K, group, dtype) for N in (NQ, NK, NK)]
+            if adapted:
+                lora = ops.Lora(_draw(rng, 2, K, dtype=dtype) / K**0.5, _draw(rng, NK, 2, dtype=dtype), 1.5)
+                weights[2] = weights[2]._replace(lora=lora)
+
+            def parts(x=x, weight=weight, weights=weights, dtype=dtype):
+                h = _normed(x, weight, 1e-5)
+                for w in weights:
+                    y, error = _product(h, w, dtype, rounded=True)
+                    if w.lora is not None:  # by MLX, rounded to dtype at each step
+                        a, b = _float64(w.lora.a), _float64(w.lora.b)
+                        y = y + 1.5 * h @ a.T @ b.T
+                        error = error + 1.5 * np.abs(h) @ np.abs(a).T @ np.abs(b).T * 8 * ROUNDOFF[dtype]
+                    yield y, error + np.abs(y) * ROUNDOFF[dtype]
+
+            yield Case(
+                f"{_name(dtype)} {rows} x {K} -> {NQ}, {NK}, {NK}, group {group}{', adapter' if adapted else ''}",
+                lambda x=x, weight=weight, weights=weights: list(norm_qkv(x, weight, 1e-5, *weights)),
+                lambda parts=parts: [y for y, _ in parts()],
+                lambda parts=parts: [bound for _, bound in parts()],
+            )
+
+
+def _norm_gate_up(rng: np.random.Generator) -> Iterator[Case]:
+    for dtype in DTYPES:
+        for rows, K, N, group in ((1, 64, 7, 32), (3, 2112, 33, 64), (8, 128, 31, 128)):
+            x, weight = _draw(rng, rows, K, dtype=dtype), _draw(rng, K, dtype=dtype)
+            gate, up = _packed(rng, N, K, group, dtype), _packed(rng, N, K, group, dtype)
+
+            def parts(x=x, weight=weight, gate=gate, up=up, dtype=dtype):
+                h, u = _normed(x, weight, 1e-5), ROUNDOFF[dtype]
+                (g, g_error), (v, v_error) = (
+                    _product(h, gate, dtype, rounded=True),
+                    _product(h, up, dtype, rounded=True),
                 )
-                repeat = w.quantization.group_size
-                return codes * np.repeat(_float64(w.scales), repeat, 1) + np.repeat(_float64(w.biases), repeat, 1)
-
-            def want(x=x, dense=dense):
-                return [_float64(x) @ dense().T]
-
-            def bound(x=x, w=w, dense=dense, want=want, dtype=dtype, K=K):
-                # A lane adds K / 32 products one after another, simd_sum five more; a weight is rounded from terms up to 15 scales.
-                terms = (
-                    np.abs(_float64(x))
-                    @ (np.abs(dense()) + 15 * np.abs(np.repeat(_float64(w.scales), w.quantization.group_size, 1))).T
+                silu = g / (1 + np.exp(-g))
+                g_error, v_error = g_error + np.abs(g) * u, v_error + np.abs(v) * u
+                # silu is at most 1.1 steep; it and the product are rounded.
+                bound = (1.1 * g_error + np.abs(silu) * u) * (np.abs(v) + v_error) + np.abs(silu) * v_error
+                return silu * v, 1.01 * bound + np.abs(silu * v) * (u + 8 * ROUNDOFF[mx.float32]) + 2.0**-24 * (
+                    u > 2**-20
                 )
-                return [terms * (K / 32 + 8) * ROUNDOFF[mx.float32] + np.abs(want()[0]) * ROUNDOFF[dtype]]
 
-            yield Case(f"{_name(dtype)} {rows} x {K} -> {N}, group {group}", run, want, bound)
+            yield Case(
+                f"{_name(dtype)} {rows} x {K} -> {N}, group {group}",
+                lambda x=x, weight=weight, gate=gate, up=up: [norm_gate_up(x, weight, 1e-5, gate, up)],
+                lambda parts=parts: [parts()[0]],
+                lambda parts=parts: [parts()[1]],
+            )
 
 
 def _quantize_w4(rng: np.random.Generator) -> Iterator[Case]:
@@ -222,6 +346,9 @@ KERNELS: dict[str, Callable[[np.random.Generator], Iterator[Case]]] = {
     "quantize_w4": _quantize_w4,
     "embed_w4": _embed_w4,
     "w4_matvec": _w4_matvec,
+    "norm_qkv": _norm_qkv,
+    "norm_gate_up": _norm_gate_up,
+    "w4_matmul": _w4_matmul,
 }
 """Name in metal_kernels/ -> its cases."""
 
