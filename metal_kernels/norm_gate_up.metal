@@ -13,7 +13,8 @@
 
 #include "dot.metal"
 
-template <typename T, bool MATRIX, int M, int GROUP, int BITS, bool MX, bool DELTA, int OUTPUTS, int SPLITS, typename S, typename V, typename E>
+template <typename T, bool MATRIX, int M, int GROUP, int BITS, bool MX, bool DELTA, int OUTPUTS, int SPLITS, typename S, typename V,
+    typename E>
 inline void norm_gate_up(
     const device T* x, V weight, E eps, Packed<S> gate, Packed<S> up, const device T* dg, const device T* du, device T* y, uint K, uint N,
     uint threadgroup_index, uint tiles, uint simdgroup, uint lane, threadgroup float* partial) {

@@ -13,19 +13,28 @@
 
 #include "dot.metal"
 
-template <typename T, bool MATRIX, int M, int GROUP, int BITS, bool MX, bool DELTA, int OUTPUTS, int SPLITS, typename S, typename V, typename E>
+// Whose outputs a tile makes, 0, 1, 2 for q, k, v, and which is its first; one behind the last tile gets outputs that v has not.
+template <int OUTPUTS>
+inline uint2 part_of(uint tile, uint NQ, uint NK) {
+  const uint of_q = (NQ + OUTPUTS - 1) / OUTPUTS, of_k = (NK + OUTPUTS - 1) / OUTPUTS;
+  const uint which = tile < of_q ? 0 : tile < of_q + of_k ? 1 : 2;
+  return uint2{which, (tile - (which == 0 ? 0 : which == 1 ? of_q : of_q + of_k)) * OUTPUTS};
+}
+
+// One simdgroup's share of a tile, of SPLITS that make it together.
+template <typename T, bool MATRIX, int M, int GROUP, int BITS, bool MX, bool DELTA, int OUTPUTS, int SPLITS, typename S, typename V,
+    typename E>
 inline void norm_qkv(
     const device T* x, V weight, E eps, Packed<S> wq, Packed<S> wk, Packed<S> wv, const device T* dq, const device T* dk,
     const device T* dv, device T* q, device T* k, device T* v, uint K, uint NQ, uint NK, uint threadgroup_index, uint tiles,
     uint simdgroup, uint lane, threadgroup float* partial) {
-  const uint of_q = (NQ + OUTPUTS - 1) / OUTPUTS, of_k = (NK + OUTPUTS - 1) / OUTPUTS;
   const uint tile = threadgroup_index * tiles + simdgroup / SPLITS, split = simdgroup % SPLITS;
-  const int which = tile < of_q ? 0 : tile < of_q + of_k ? 1 : 2;
+  const uint2 part = part_of<OUTPUTS>(tile, NQ, NK);
+  const uint which = part.x, first = part.y;
   const Packed<S> w = which == 0 ? wq : which == 1 ? wk : wv;
   const device T* delta = which == 0 ? dq : which == 1 ? dk : dv;
   device T* y = which == 0 ? q : which == 1 ? k : v;
   const uint N = which == 0 ? NQ : NK;
-  const uint first = (tile - (which == 0 ? 0 : which == 1 ? of_q : of_q + of_k)) * OUTPUTS;
 
   dot_tile<MATRIX, M, GROUP, BITS, MX, true, OUTPUTS>(
       x, weight, w, first, w, first + OUTPUTS / 2, K, N, split, SPLITS, simdgroup, lane, partial);
