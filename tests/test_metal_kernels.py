@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import mlx.core as mx
@@ -9,22 +10,32 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from one_line import fails
+from test_session import PROMPT, Letters, answer
+from tiny import quantized_weights, tiny_config, tiny_weights
 
 from tinymlx import cli, ops, paths
+from tinymlx.cache import PagePool
+from tinymlx.engine import Session
 from tinymlx.kernels import metal
 from tinymlx.kernels.cases import KERNELS, excess
 from tinymlx.kernels.qk_norm_rope import ours as qk_norm_rope
 from tinymlx.kernels.rms_norm import rms_norm
 from tinymlx.kernels.route import operations
+from tinymlx.kernels.norm_gate_up import ours as norm_gate_up
+from tinymlx.kernels.norm_qkv import ours as norm_qkv
+from tinymlx.kernels.w4_matmul import w4_matmul
 from tinymlx.kernels.w4_matvec import w4_matvec
+from tinymlx.models.config import ModelConfig
+from tinymlx.models.qwen3 import Qwen3
 
+w4_module = sys.modules["tinymlx.kernels.w4_matvec"]
 ROOT = Path(__file__).resolve().parent.parent
 SEED = 7
 CASES = [(name, index) for name, cases in KERNELS.items() for index, _ in enumerate(cases(np.random.default_rng(SEED)))]
 
 
-# Each shape is compiled anew on a machine without a cache: the short run takes every third.
-SHORT = [pytest.param(*case, marks=[pytest.mark.full] if case[1] % 3 else []) for case in CASES]
+# Each shape is compiled anew on a machine without a cache: the short run takes every seventh, watched or not.
+SHORT = [pytest.param(*case, marks=[pytest.mark.full] if case[1] % 7 else []) for case in CASES]
 
 
 def case_of(name, index):
@@ -98,44 +109,68 @@ def test_right_here(name, index):
 
 
 @pytest.mark.capability("our Metal kernels", host_checked=("apple",))
-@pytest.mark.parametrize("name", KERNELS)
-def test_clean_under_the_checker(name):
-    for case in list(KERNELS[name](np.random.default_rng(SEED)))[::3]:
-        with metal.host_checked() as reports:
-            got = case.run()
-        assert excess(case, got) <= 1, case.label
-        assert reports and not any(report.findings for report in reports), (case.label, reports[0])
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name, index", CASES)
-def test_every_case_is_clean_under_the_checker(name, index):
+@pytest.mark.parametrize("name, index", SHORT)
+def test_clean_under_the_checker(name, index):
     case = case_of(name, index)
     with metal.host_checked() as reports:
         got = case.run()
     assert excess(case, got) <= 1
-    assert not any(report.findings for report in reports), reports[0]
+    assert reports and not any(report.findings for report in reports), reports[0]
 
 
-def test_packed_words_are_read_once_for_all_rows():
-    rng = np.random.default_rng(SEED)
-    packed, scales, biases = mx.quantize(mx.array(rng.standard_normal((64, 1024)).astype(np.float32)))
-    w = ops.Linear(packed, None, scales, biases, ops.Quantization(64, 4))
+@pytest.fixture
+def matrix_units(monkeypatch):
+    """As if this machine had tensor cores: the text that CUDA runs, with Metal's layout of fragments."""
+    monkeypatch.setattr(w4_module, "on_matrix_units", lambda x, normed: True)
+
+
+MATRIX = [(name, i) for name, i in CASES if name in ("w4_matvec", "norm_qkv", "norm_gate_up")]
+
+
+@pytest.mark.parametrize(
+    "name, index", [pytest.param(*case, marks=[pytest.mark.full] if case[1] % 6 != 2 else []) for case in MATRIX]
+)
+def test_matrix_units_are_right_and_clean(name, index, matrix_units):
+    test_clean_under_the_checker(name, index)
+
+
+def drawn(N, K, group=64, seed=SEED):
+    rng = np.random.default_rng(seed)
+    arrays = mx.quantize(mx.array(rng.standard_normal((N, K)).astype(np.float32)), group_size=group)
+    return ops.Linear(arrays[0], None, *arrays[1:], ops.Quantization(group, 4))
+
+
+@pytest.mark.parametrize("matrix", [False, True])
+@pytest.mark.parametrize(
+    "group", [pytest.param(32, marks=pytest.mark.full), 64, pytest.param(128, marks=pytest.mark.full)]
+)
+def test_weights_and_scales_are_read_once_for_all_rows(matrix, group, monkeypatch):
+    monkeypatch.setattr(w4_module, "on_matrix_units", lambda x, normed: matrix)
+    x, norm = mx.random.normal((4, 2048)), mx.ones(2048)
     with metal.host_checked() as reports:
-        w4_matvec(mx.array(rng.standard_normal((4, 1024)).astype(np.float32)), w)
-    traffic = reports[0].traffic
-    assert traffic["w"].read == traffic["w"].distinct == packed.nbytes
-    assert traffic["scales"].distinct == scales.nbytes  # two lanes share a group of 64, and a load
+        w4_matvec(x, drawn(64, 2048, group))
+        norm_qkv(x, norm, 1e-6, *(drawn(N, 2048, group) for N in (64, 32, 32)))
+        norm_gate_up(x, norm, 1e-6, drawn(32, 2048, group), drawn(32, 2048, group))
+    for report in reports:
+        packings = {name: t for name, t in report.traffic.items() if name[0] in "wsb" and name != "weight"}
+        assert len(packings) in (3, 6, 9)
+        assert all(t.read == t.distinct == t.size for t in packings.values()), packings
 
 
-def test_a_row_does_not_depend_on_the_others():
-    rng = np.random.default_rng(SEED)
-    packed, scales, biases = mx.quantize(mx.array(rng.standard_normal((33, 1088)).astype(np.float32)))
-    w = ops.Linear(packed, None, scales, biases, ops.Quantization(64, 4))
-    x = mx.array(rng.standard_normal((16, 1088)).astype(np.float32))
-    together = w4_matvec(x, w)
+@pytest.mark.parametrize("matrix", [False, True])
+def test_a_row_does_not_depend_on_the_others(matrix, monkeypatch):
+    monkeypatch.setattr(w4_module, "on_matrix_units", lambda x, normed: matrix)
+    w, x, weight = drawn(33, 2112), mx.random.normal((16, 2112)), mx.random.normal((2112,))
+    together = w4_matvec(x, w, norm=(weight, 1e-6))
     for row in (0, 7, 15):
-        assert mx.array_equal(w4_matvec(x[row : row + 1], w)[0], together[row])
+        assert mx.array_equal(w4_matvec(x[row : row + 1], w, norm=(weight, 1e-6))[0], together[row])
+
+
+def test_a_row_of_a_matmul_does_not_depend_on_the_others():
+    w, x = drawn(33, 1088), mx.random.normal((40, 1088))
+    together = w4_matmul(x, w)
+    for rows in (slice(0, 1), slice(31, 40)):
+        assert mx.array_equal(w4_matmul(x[rows], w), together[rows])
 
 
 def test_what_an_include_brings_comes_once():
@@ -151,9 +186,17 @@ def packed(bits=4, group=64, mode="affine", K=128, dtype=mx.float32):
 @pytest.mark.parametrize(
     "x, w, said",
     [
-        (mx.ones((1, 128)), ops.Linear(mx.ones((8, 128))), "affine with 4 bits"),
-        (mx.ones((1, 128)), packed(bits=8), "affine with 4 bits"),
-        (mx.ones((1, 128)), packed(mode="mxfp4"), "affine with 4 bits"),
+        (mx.ones((1, 128)), ops.Linear(mx.ones((8, 128))), "packed as None; affine with 4 or 8 bits and mxfp4"),
+        (mx.ones((1, 128)), packed(bits=3), "bits=3"),
+        (mx.ones((1, 128)), packed(mode="mxfp4"), "group_size is 64 and K 128; 32 that divide K"),
+        (mx.ones((1, 128)), packed()._replace(scales=mx.ones((8, 1))), r"scales has shape \(8, 1\)"),
+        (mx.ones((1, 128)), packed()._replace(biases=None), "biases has shape None"),
+        (
+            mx.ones((1, 128)),
+            packed()._replace(biases=mx.ones((8, 2), mx.float16)),
+            "scales is mlx.core.float32 and biases",
+        ),
+        (mx.ones((1, 0)), packed(), "K 0"),
         (mx.ones((1, 96)), packed(), "divide K"),
         (mx.ones((1, 256)), packed(), r"needs uint32 \[N, 32\]"),
         (mx.ones((1, 128), mx.int32), packed(), "x is mlx.core.int32"),
@@ -161,9 +204,26 @@ def packed(bits=4, group=64, mode="affine", K=128, dtype=mx.float32):
         (mx.ones((17, 128)), packed(), "17 rows; at most 16"),
     ],
 )
-def test_w4_matvec_names_what_it_does_not_take(x, w, said):
+def test_w4_kernels_name_what_they_do_not_take(x, w, said):
     with pytest.raises(ValueError, match=said):
         w4_matvec(x, w)
+    if "rows" not in said:
+        with pytest.raises(ValueError, match=said):
+            w4_matmul(x, w)
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"delta": mx.ones((1, 7))}, r"delta is mlx.core.float32 \(1, 7\)"),
+        ({"residual": mx.ones((1, 8), mx.float16)}, "residual is mlx.core.float16"),
+        ({"norm": (mx.ones(64), 1e-6)}, r"weight is mlx.core.float32 \(64,\)"),
+        ({"norm": (mx.ones(128, mx.int32), 1e-6)}, "weight is mlx.core.int32"),
+    ],
+)
+def test_w4_matvec_names_what_does_not_fit(given, said):
+    with pytest.raises(ValueError, match=said):
+        w4_matvec(mx.ones((1, 128)), packed(), **given)
 
 
 @pytest.mark.parametrize(
@@ -216,6 +276,7 @@ def test_empty_batches():
     assert q.shape == (2, 4, 0, 16) and k.shape == (2, 2, 0, 16)
     assert rms_norm(mx.zeros((0, 8)), mx.ones(8), 1e-6).shape == (0, 8)
     assert w4_matvec(mx.zeros((0, 128)), packed()).shape == (0, 8)
+    assert w4_matmul(mx.zeros((2, 0, 128)), packed()).shape == (2, 0, 8)
 
 
 def test_a_transposed_input_is_taken_as_it_is():
@@ -224,3 +285,41 @@ def test_a_transposed_input_is_taken_as_it_is():
     assert mx.allclose(w4_matvec(x, packed()), x @ ops.dequantize(packed()).T, atol=1e-4)
     turned = heads(q=mx.random.normal((64, 3, 2)).T)
     assert mx.allclose(qk_norm_rope(**turned)[0], operations["qk_norm_rope"].routes["twin"].run(**turned)[0], atol=1e-5)
+
+
+PACKED = {"group_size": 32, "bits": 4}
+WIDTHS = {"hidden_size": 64, "intermediate_size": 96}
+
+
+def packed_model():
+    config = tiny_config(**WIDTHS)
+    weights = quantized_weights(tiny_weights(config), PACKED)
+    packings = {name.removesuffix(".scales"): ops.Quantization(32, 4) for name in weights if name.endswith(".scales")}
+    return Qwen3(ModelConfig.from_dict(config), {name: mx.array(w) for name, w in weights.items()}, packings)
+
+
+@pytest.mark.full
+def test_the_model_answers_the_same_with_our_kernels(monkeypatch):
+    answers = {}
+    for choice in ("mlx", "ours"):
+        monkeypatch.setenv("TINYMLX_KERNELS", choice)
+        answers[choice] = answer(Session(packed_model(), Letters()), PROMPT, 12)
+    assert answers["ours"] == answers["mlx"] and len(answers["mlx"]) == 12
+
+
+def test_five_launches_a_layer_beside_attention(monkeypatch):
+    """ARCHITECTURE's seven less attention and its merge pass, which are not ours yet."""
+    monkeypatch.setenv("TINYMLX_KERNELS", "ours")
+    model, launched = packed_model(), []
+
+    def record(self, *inputs, shapes, dtypes, **launch):
+        launched.append(self.name)
+        return [mx.zeros(shape, dtype) for shape, dtype in zip(shapes, dtypes)]
+
+    monkeypatch.setattr(metal.MetalKernel, "__call__", record)
+    config = model.config
+    pool = PagePool(config.num_hidden_layers, config.num_key_value_heads, config.head_dim, 8, mx.float32)
+    hidden, _ = model(mx.array([[3]]), pool.view([[]], [0]))
+    model.head(hidden)
+    layer = ["norm_qkv", "qk_norm_rope", "w4_matvec", "norm_gate_up", "w4_matvec"]
+    assert launched == ["embed_w4", *layer * config.num_hidden_layers, "w4_matvec"]

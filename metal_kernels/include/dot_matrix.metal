@@ -1,7 +1,7 @@
 // dot.metal on the matrix units: left is 16 rows of the weight, right up to 16 rows of x as columns.
 //
-//   k of a group   0 .. GROUP/4 - 1 | .. GROUP/2 - 1 | .. 3 GROUP/4 - 1 | .. GROUP - 1     a lane unpacks a quarter of a group of a row, at
-//   columns             0, 1        |      2, 3      |       4, 5       |    6, 7          each step four numbers; x follows in the same order
+//   k of a group   0 .. GROUP/4 - 1 | .. GROUP/2 - 1 | .. 3 GROUP/4 - 1 | .. GROUP - 1     a lane unpacks a quarter of a group of
+//   columns             0, 1        |      2, 3      |       4, 5       |    6, 7          a row; x follows in the same order
 
 #include "fragment.metal"
 
@@ -23,9 +23,9 @@ inline Several<S, AHEAD> several(const device S* row, uint first, uint groups, b
   return found;
 }
 
-// mine[n * M + m] becomes the product of row m of x and row n of the tile, OUTPUTS / 2 of `a` from a_row on and then as many of `b` from b_row
-// on; with NORM x is multiplied by `weight` first, rounded to T, and mine[OUTPUTS * M + m] is the sum of x^2. The simdgroup takes its share of
-// the groups. Columns from M on repeat the last row of x, and are not kept.
+// mine[n * M + m] becomes the product of row m of x and row n of the tile, OUTPUTS / 2 of `a` from a_row on and then as many of `b`
+// from b_row on; with NORM x is multiplied by `weight` first, rounded to T, and mine[OUTPUTS * M + m] is the sum of x^2. The simdgroup
+// takes its share of the groups. Columns from M on repeat the last row of x, and are not kept.
 template <typename T, int M, int GROUP, int BITS, bool MX, bool NORM, int OUTPUTS, typename V, typename S>
 inline void dot_matrix(
     const device T* x, V weight, Packed<S> a, uint a_row, Packed<S> b, uint b_row, uint K, uint N, uint split, uint splits, uint lane,

@@ -31,7 +31,7 @@ inline Pair<T> packed_pair(uint word, uint next, int t) {
 template <typename T, int BITS, bool MX>
 inline float packed_offset() { return 0; }
 
-// Over all lanes and elements of right that lie in the same column; and what the lane of the same row of left, and of columns 2p, 2p + 1, holds.
+// Over all lanes and elements of right that lie in the same column.
 inline void column_sums(thread float (&value)[2]) {
   for (int j = 0; j < 2; j++) {
     value[j] += simd_shuffle_xor(value[j], ushort(2));
@@ -39,6 +39,7 @@ inline void column_sums(thread float (&value)[2]) {
     value[j] += simd_shuffle_xor(value[j], ushort(16));
   }
 }
+// What the lane of the same row of left, and of columns 2p and 2p + 1, holds.
 inline float of_columns(float value, uint lane, uint p) { return simd_shuffle(value, ushort((lane & ~9u) | (p & 1) | (p & 2) << 2)); }
 
 // sum (16 x 8) += left (16 x 16) right (16 x 8), each in quarters or halves of 8 x 8.
