@@ -46,6 +46,7 @@ def command(mine: str | None, **options: Any) -> None:
     N bytes counts N, a copy or scale 2 N. `doctor` and `chat` use what is measured here; it is
     kept in your cache folder.
     """
+    check_writable(options["json_file"])
     if options["seconds"] != options["seconds"] or options["scale"] != options["scale"]:
         raise click.BadParameter("NaN is not a number of seconds")
     if mine is None:
@@ -69,7 +70,7 @@ def bench(seconds: float, scale: float, json_file: str | None, model: str | None
         _profile(machine, model, context, seconds, json_file)
         return
     todo = bandwidth.tasks(machine, scale)
-    measured = _with_bar(bandwidth.run(todo, seconds), len(todo))
+    measured = with_bar(bandwidth.run(todo, seconds), len(todo))
 
     rates = {task.key: bandwidth.counts(task.key, rate) for task, rate in measured if task.key}
     roof = roofline.Roof(rates["read_gb_s"], rates["matmul_tflop_s"])
@@ -92,10 +93,24 @@ def bench(seconds: float, scale: float, json_file: str | None, model: str | None
         _show(machine, report["blas"], measured, roof, works)
         if kept:
             click.echo(f"\nKept in {kept} for `tinymlx doctor` and `tinymlx chat`.")
-    _write(report, json_file)
+    write_json(report, json_file)
 
 
-def _write(report: dict[str, Any], json_file: str | None) -> None:
+def check_writable(json_file: str | None) -> None:
+    """Before anything is measured. Raises UserError."""
+    if json_file in (None, "-"):
+        return
+    path = Path(json_file)
+    try:
+        is_new = not path.exists()
+        path.open("a").close()
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise UserError(f"{json_file} cannot be written: {error.strerror or error}; name another file") from None
+
+
+def write_json(report: dict[str, Any], json_file: str | None) -> None:
     text = json.dumps(report, indent=1)
     if json_file == "-":
         click.echo(text)
@@ -154,10 +169,10 @@ def _profile(machine: Any, name: str, context: int, seconds: float, json_file: s
             f"\nA call costs {line.call_s * 1e6:.1f} us and bytes come at {line.gb_s:.3g} GB/s, by least squares over these rows."
         )
         console.print("gain: of the step, were this operation alone at its floor.")
-    _write(report, json_file)
+    write_json(report, json_file)
 
 
-def _with_bar(rates: Any, total: int) -> list:
+def with_bar(rates: Any, total: int) -> list:
     """All of `rates`, with a bar on a terminal."""
     if not sys.stderr.isatty():
         return list(rates)
@@ -184,6 +199,11 @@ def _blas(backend: str | None) -> str | None:
     return blas.describe().name if backend == "cpu" else None
 
 
+def title(machine: Any) -> str:
+    """ "Apple M4 Max · MLX 0.32.4 on metal" """
+    return f"{machine.gpu if machine.backend == 'cuda' else machine.chip} · MLX {machine.mlx} on {machine.backend}"
+
+
 def _show(machine: Any, blas: str | None, measured: list, roof: Any, works: list) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -192,8 +212,7 @@ def _show(machine: Any, blas: str | None, measured: list, roof: Any, works: list
     from tinymlx.memory.sizes import GROUP, bytes_per_weight
 
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
-    where = machine.gpu if machine.backend == "cuda" else machine.chip
-    console.print(f"{where} · MLX {machine.mlx} on {machine.backend}" + (f" · {blas}" if blas else ""))
+    console.print(title(machine) + (f" · {blas}" if blas else ""))
     table = Table("", "by", "median", "best", "", "trials", box=None, pad_edge=False)
     for column in (2, 3, 5):
         table.columns[column].justify = "right"

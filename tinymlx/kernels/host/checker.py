@@ -50,7 +50,7 @@ class Place:
     thread: int = -1
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.file else "the kernel"
+        return f"{self.file}:{self.line}" if self.line else self.file or "the kernel"
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,21 @@ def parse(text: str, function: str | None = None) -> Composed:
         raise UserError(f"no kernel {function} in the text, only {', '.join(names) or 'none'}; name one of these")
     start = re.search(rf"\bvoid\s+{function.split('<')[0]}\s*\(", text).end()
     end = matching(text, start)
-    parameters = tuple(parameter(part) for part in split(_uncommented(text[start:end])))
-    return Composed(text, expression, parameters)
+    declared = _uncommented(text[start:end])
+    for name, value in _bound(text, expression).items():
+        declared = re.sub(rf"\b{name}\b", value, declared)
+    return Composed(text, expression, tuple(parameter(part) for part in split(declared)))
+
+
+def _bound(text: str, expression: str) -> dict[str, str]:
+    """What 'softmax<float, 4>' makes of the names in front of it, template <typename T, int N>: {"T": "float", "N": "4"}."""
+    function, _, values = expression.partition("<")
+    head = rf"\btemplate\s*<([^<>]*)>\s*(?:\[\[[^\]]*\]\]\s*|kernel\s+)+void\s+{function}\s*\("
+    found = re.search(head, text)
+    if found and not values:
+        raise UserError(f"the kernel {function} is a template <{found[1]}>; name it with its arguments, as in {function}<float>")
+    names = [part.split("=")[0].split()[-1] for part in split(found[1])] if found else []
+    return dict(zip(names, map(str.strip, split(values.rstrip("> ")))))
 
 
 def parameter(text: str) -> Parameter:

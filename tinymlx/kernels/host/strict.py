@@ -17,7 +17,7 @@ from tinymlx.kernels.host import compiler, compose
 from tinymlx.kernels.host.compose import ADDRESS_SPACES
 
 NAMES = ("clang", *(f"clang-{version}" for version in range(22, 14, -1)))
-LANGUAGE = ["-cc1", "-triple", "spir64", "-x", "clcpp", "-cl-std=clc++2021", "-fsyntax-only", "-w"]
+LANGUAGE = ["-cc1", "-triple", "x86_64-linux", "-target-feature", "+sse2", "-x", "clcpp", "-cl-std=clc++2021", "-fsyntax-only", "-w"]
 # With the generic address space, which copies of structures need; pointers that would be generic are `bare_pointer`s.
 LANGUAGE += ["-cl-ext=-all,+cl_khr_fp16,+__opencl_c_generic_address_space"]
 TYPES = r"(?:u?char|u?short|u?int|u?long|float|half|bfloat|bool)"
@@ -69,6 +69,9 @@ def translate(composed: compose.Composed) -> str:
             declared.append(f"{kind} {p.name}{'_at' if p.is_reference else ''}")
             if p.is_reference:
                 aliases.append(f"{p.type} {p.name} = *{p.name}_at; ")
+        # OpenCL wants to know what the parameters point to, also where that is a template.
+        pointed = {re.sub(r"\b(?:const|device|constant)\b|[*&]", "", p.type).strip() for p in composed.buffers} - {"void"}
+        bound += "".join(f'static_assert(sizeof({kind}) > 0, ""); ' for kind in sorted(pointed))
         body = text.index("{", end) + 1
         signature = f"{bound}kernel void {name}({', '.join(declared)}) {{ {''.join(aliases)}"
         text = text[: found.start()] + signature + _line_of(text, body) + text[body:]
