@@ -16,8 +16,10 @@ from tiny import quantized_weights, tiny_config, tiny_weights
 from tinymlx import cli, ops, paths
 from tinymlx.cache import PagePool
 from tinymlx.engine import Session
+from tinymlx.errors import UserError
 from tinymlx.kernels import metal
 from tinymlx.kernels.cases import KERNELS, excess
+from tinymlx.kernels.host import strict
 from tinymlx.kernels.qk_norm_rope import ours as qk_norm_rope
 from tinymlx.kernels.rms_norm import rms_norm
 from tinymlx.kernels.route import operations
@@ -116,6 +118,36 @@ def test_clean_under_the_checker(name, index):
         got = case.run()
     assert excess(case, got) <= 1
     assert reports and not any(report.findings for report in reports), reports[0]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_metal_takes_the_text(name, monkeypatch):
+    """The strict pass: address spaces and the bans of Metal, for every dtype and packing."""
+    needs_clang()
+    seen = set()
+
+    def parse(self, *inputs, template, grid, threadgroup, shapes, dtypes):
+        kind = tuple(str(template.get(key)) for key in ("T", "BITS", "MX"))
+        if kind not in seen:
+            arrays = [metal._at_least_8(x) for x in inputs]
+            found = self.host.strict(
+                inputs=arrays, template=list(template.items()), output_shapes=shapes, output_dtypes=dtypes
+            )
+            assert not found, (kind, *map(str, found))
+        seen.add(kind)
+        return [mx.zeros(shape, dtype) for shape, dtype in zip(shapes, dtypes)]
+
+    monkeypatch.setattr(metal.MetalKernel, "__call__", parse)
+    for case in KERNELS[name](np.random.default_rng(SEED)):
+        case.run()
+    assert len(seen) >= 3
+
+
+def needs_clang():
+    try:
+        strict.clang()
+    except UserError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 // What the strict pass (strict.py) lets a kernel see: real address spaces, from C++ for OpenCL, and Metal's functions
-// as
-// declarations. Nothing is compiled to code. bfloat is another name of half here, since OpenCL has but one 16-bit
-// float.
+// as declarations. Nothing is compiled to code.
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #define device __global
 #define threadgroup __local
@@ -31,8 +29,8 @@ typedef uint uint32_t;
 typedef ulong uint64_t;
 typedef ulong size_t;
 typedef long ptrdiff_t;
-typedef half bfloat;
-typedef half bfloat16_t;
+typedef __bf16 bfloat;
+typedef bfloat bfloat16_t;
 typedef half float16_t;
 
 namespace metal {
@@ -41,10 +39,7 @@ using vec = T __attribute__((ext_vector_type(N)));
 }
 #define VECTORS(T) typedef metal::vec<T, 2> T##2; typedef metal::vec<T, 3> T##3; typedef metal::vec<T, 4> T##4;
 VECTORS(char) VECTORS(uchar) VECTORS(short) VECTORS(ushort) VECTORS(int) VECTORS(uint) VECTORS(long) VECTORS(ulong)
-VECTORS(float) VECTORS(half)
-typedef half2 bfloat2;
-typedef half3 bfloat3;
-typedef half4 bfloat4;
+VECTORS(float) VECTORS(half) VECTORS(bfloat)
 template <class To, class... From>
 To construct(From...);  // float4(a, b), which strict.py writes so
 template <class To, class From>

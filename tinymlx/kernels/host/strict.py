@@ -2,7 +2,7 @@
 
 Clang's C++ for OpenCL has the address spaces of Metal and most of its bans (double, virtual, function pointers, new).
 The kernel is only parsed against strict.h, never compiled. Recursion and pointers without an address space are looked
-for in the text. It does not know Metal's language versions, and takes bfloat for half.
+for in the text. It does not know Metal's language versions.
 """
 
 import functools
@@ -21,7 +21,7 @@ LANGUAGE = ["-cc1", "-triple", "x86_64-linux", "-target-feature", "+sse2", "-x",
 # With the generic address space, which copies of structures need; pointers that would be generic are `bare_pointer`s.
 LANGUAGE += ["-cl-ext=-all,+cl_khr_fp16,+__opencl_c_generic_address_space"]
 TYPES = r"(?:u?char|u?short|u?int|u?long|float|half|bfloat|bool)"
-VECTOR = re.compile(rf"\b(?:({TYPES}[234])|((?:metal::)?vec<\s*\w+\s*,\s*\w+\s*>))\s*\(")
+VECTOR = re.compile(rf"\b(?:({TYPES}[234])|((?:metal::)?vec<\s*\w+\s*,\s*\w+\s*>))\s*\((?!\s*[&*])")
 
 
 @functools.cache
