@@ -13,8 +13,8 @@
 
 #include "dot.metal"
 
-template <typename T, bool MATRIX, int M, int GROUP, int BITS, bool MX, bool NORM, bool DELTA, bool RESIDUAL, int OUTPUTS, int SPLITS, typename S,
-    typename V, typename E>
+template <typename T, bool MATRIX, int M, int GROUP, int BITS, bool MX, bool NORM, bool DELTA, bool RESIDUAL, int OUTPUTS, int SPLITS,
+    typename S, typename V, typename E>
 inline void w4_matvec(
     const device T* x, V weight, E eps, Packed<S> w, const device T* delta, const device T* residual, device T* y, uint K, uint N,
     uint threadgroup_index, uint tiles, uint simdgroup, uint lane, threadgroup float* partial) {

@@ -20,11 +20,11 @@ from tinymlx.errors import UserError
 from tinymlx.kernels import metal
 from tinymlx.kernels.cases import KERNELS, excess
 from tinymlx.kernels.host import strict
+from tinymlx.kernels.norm_gate_up import ours as norm_gate_up
+from tinymlx.kernels.norm_qkv import ours as norm_qkv
 from tinymlx.kernels.qk_norm_rope import ours as qk_norm_rope
 from tinymlx.kernels.rms_norm import rms_norm
 from tinymlx.kernels.route import operations
-from tinymlx.kernels.norm_gate_up import ours as norm_gate_up
-from tinymlx.kernels.norm_qkv import ours as norm_qkv
 from tinymlx.kernels.w4_matmul import w4_matmul
 from tinymlx.kernels.w4_matvec import w4_matvec
 from tinymlx.models.config import ModelConfig
@@ -100,7 +100,8 @@ def test_every_file_has_cases_and_a_head():
         assert text.startswith(f"// {name}: ")
         for part in ("Shapes", "Grid", "Picture", "Scratch", "Numbers", "Bound by", "Reference  tinymlx/ops/", "week "):
             assert part in text.partition("\n\n")[0] + text, (name, part)
-        assert all(len(line) <= 140 for line in text.splitlines())
+    for file in paths.metal_kernels().rglob("*.metal"):
+        assert all(len(line) <= 140 for line in file.read_text().splitlines()), file
 
 
 @pytest.mark.capability("our Metal kernels", host_checked=("apple",))
@@ -120,14 +121,15 @@ def test_clean_under_the_checker(name, index):
     assert reports and not any(report.findings for report in reports), reports[0]
 
 
+@pytest.mark.parametrize("keys", [("T",), pytest.param(("T", "BITS", "MX"), marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", KERNELS)
-def test_metal_takes_the_text(name, monkeypatch):
-    """The strict pass: address spaces and the bans of Metal, for every dtype and packing."""
+def test_metal_takes_the_text(name, keys, monkeypatch):
+    """The strict pass: address spaces and the bans of Metal, for every dtype, and every packing."""
     needs_clang()
     seen = set()
 
     def parse(self, *inputs, template, grid, threadgroup, shapes, dtypes):
-        kind = tuple(str(template.get(key)) for key in ("T", "BITS", "MX"))
+        kind = tuple(str(template.get(key)) for key in keys)
         if kind not in seen:
             arrays = [metal._at_least_8(x) for x in inputs]
             found = self.host.strict(

@@ -5,8 +5,8 @@
 
 #include "dot_matrix.metal"
 
-// A lane's 32 numbers from k on of a row, and of their scale and bias what it has to read: of GROUP / 32 lanes in one group the first reads the
-// scale and the next the bias, both into `scale`. A lane that is not active reads nothing and gets zeros.
+// A lane's 32 numbers from k on of a row, and of their scale and bias what it has to read: of GROUP / 32 lanes in one group the first
+// reads the scale and the next the bias, both into `scale`. A lane that is not active reads nothing and gets zeros.
 template <int GROUP, int BITS, bool MX, typename S>
 inline void load_share(
     Packed<S> w, uint row, uint K, uint k, uint lane, bool active, thread uint4 (&packed)[BITS / 4], thread float& scale,
@@ -33,8 +33,8 @@ inline void exchange_scales(uint lane, thread float& scale, thread float& bias) 
   }
 }
 
-// products[n][m] = the sum of q x over a lane's 32 numbers from k on, q those of packed[n] and x those of row m; sums[m] = the sum of x. With
-// NORM x is multiplied by `weight` first, and its square is added to squares[m] where the lane is active.
+// products[n][m] = the sum of q x over a lane's 32 numbers from k on, q those of packed[n] and x those of row m; sums[m] = the sum of x.
+// With NORM x is multiplied by `weight` first, and its square is added to squares[m] where the lane is active.
 template <int M, int BITS, bool MX, bool NORM, int OUTPUTS, typename X, typename V>
 inline void multiply_share(
     X x, V weight, uint K, uint k, bool active, thread uint4 (&packed)[OUTPUTS][BITS / 4], thread float (&products)[OUTPUTS][M],
@@ -116,9 +116,9 @@ inline void store_sums(thread float (&total)[COUNT][M], uint lane, threadgroup f
   }
 }
 
-// What simdgroup `split` adds to the tile's products, where all its simdgroups find it: partial[simdgroup][n * M + m], squares behind them. A
-// tile is OUTPUTS / 2 rows of `a` from a_row on and OUTPUTS / 2 of `b` from b_row on; MATRIX: by the
-// matrix units, OUTPUTS is 16 or 32.
+// What simdgroup `split` adds to the tile's products, where all its simdgroups find it: partial[simdgroup][n * M + m], squares behind
+// them. A tile is OUTPUTS / 2 rows of `a` from a_row on and OUTPUTS / 2 of `b` from b_row on; MATRIX: by the matrix units, OUTPUTS is 16
+// or 32.
 template <bool MATRIX, int M, int GROUP, int BITS, bool MX, bool NORM, int OUTPUTS, typename T, typename V, typename S>
 inline void dot_tile(
     const device T* x, V weight, Packed<S> a, uint a_row, Packed<S> b, uint b_row, uint K, uint N, uint split, uint splits, uint simdgroup,

@@ -12,8 +12,8 @@ struct Packed {
   const device S* biases;
 };
 
-// Number i of a word of eight, i known when compiled. Where its bits lie in the mantissa of a float of the right exponent, they read 2^e + q
-// without a conversion, which is slow; taking 2^e away is exact.
+// Number i of a word of eight, i known when compiled. Where its bits lie in the mantissa of a float of the right exponent, they read
+// 2^e + q without a conversion, which is slow; taking 2^e away is exact.
 inline float nibble(uint word, int i) {
   const uint from = i < 5 ? word : word >> 20;
   const int at = i < 5 ? i : i - 5;
