@@ -1,19 +1,14 @@
 """Our Metal kernels: right on whatever this machine computes on, and clean under the host checker."""
 
-import json
-import re
 import sys
-from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from one_line import fails
 from test_session import PROMPT, Letters, answer
 from tiny import quantized_weights, tiny_config, tiny_weights
 
-from tinymlx import cli, ops, paths
+from tinymlx import ops, paths
 from tinymlx.cache import PagePool
 from tinymlx.engine import Session
 from tinymlx.errors import UserError
@@ -31,7 +26,6 @@ from tinymlx.models.config import ModelConfig
 from tinymlx.models.qwen3 import Qwen3
 
 w4_module = sys.modules["tinymlx.kernels.w4_matvec"]
-ROOT = Path(__file__).resolve().parent.parent
 SEED = 7
 CASES = [(name, index) for name, cases in KERNELS.items() for index, _ in enumerate(cases(np.random.default_rng(SEED)))]
 
@@ -42,55 +36,6 @@ SHORT = [pytest.param(*case, marks=[pytest.mark.full] if case[1] % 7 else []) fo
 
 def case_of(name, index):
     return list(KERNELS[name](np.random.default_rng(SEED)))[index]
-
-
-def command(*words):
-    return CliRunner().invoke(cli.group, ["kernels", *words], catch_exceptions=False)
-
-
-@pytest.mark.full
-def test_the_command_lists_and_checks(tmp_path):
-    assert "w4_matvec    up to 16 rows times a weight" in command("list").output
-    report = tmp_path / "report.json"
-    done = command("check", "rms_norm", "--report", str(report))
-    assert done.exit_code == 0 and "✓ rms_norm" in done.output
-    rows = json.loads(report.read_text())["kernels"]["rms_norm"]
-    assert len(rows) == 18 and all(row["findings"] == [] and row["error_over_bound"] <= 1 for row in rows)
-    assert rows[4]["bytes"]["x"]["distinct"] == rows[4]["bytes"]["x"]["size"]
-    fails(lambda: command("check", "no_such"), "there is no kernel no_such")
-    fails(lambda: command("check", "rms_norm", "--report", str(tmp_path / "no" / "report")), "cannot be written")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "deleted, said",
-    [
-        ("threadgroup_barrier(mem_flags::mem_threadgroup);", "race"),
-        ("total / float(K)", None),
-    ],
-)
-def test_the_command_shows_what_is_wrong(deleted, said):
-    broken = metal.source("rms_norm").replace(deleted, {"total / float(K)": "total"}.get(deleted, ""))
-    assert broken != metal.source("rms_norm")
-    with metal.overlaid({"rms_norm.metal": broken}):
-        done = command("check", "rms_norm")
-    assert done.exit_code == 1 and "✗ rms_norm" in done.output
-    if said == "race":  # what the READMEs show
-        for name in ("README.md", "README.zh-CN.md", "metal_kernels/README.md"):
-            shown = re.search(r"```text\n(✗ rms_norm.*?)```", (ROOT / name).read_text(), re.DOTALL)[1]
-            assert "uninitialised" in shown
-            assert anonymous(shown) == anonymous("".join(f"{line}\n" for line in done.output.splitlines()[:4]))
-    assert said is None or f"rms_norm.metal:{line_of('total += partial[i]')}" in done.output and said in done.output
-
-
-def anonymous(report):
-    """Which thread is first, and how wrong the values are, differ from run to run and from machine to machine."""
-    return re.sub(r"thread(group)? \d+|most [\d.]+|error [\d.]+|\d+ findings", "#", report)
-
-
-def line_of(text):
-    lines = (paths.metal_kernels() / "rms_norm.metal").read_text().splitlines()
-    return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
 def test_every_file_has_cases_and_a_head():
