@@ -327,6 +327,7 @@ def test_what_fails_is_told_and_the_rest_measured(monkeypatch):
     assert "failed" in out and "ours: no such instruction at line 3" in out
 
 
-def test_a_wrong_word_of_bench_is_one_line(tmp_path):
+def test_a_wrong_word_of_bench_is_one_line_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "run", None)
     fails(lambda: command("bench", "no_such"), "there is no kernel no_such to measure")
     fails(lambda: command("bench", "--json", str(tmp_path / "no" / "file")), "cannot be written")

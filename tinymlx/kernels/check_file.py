@@ -213,11 +213,12 @@ def _whole(text: str, function: str | None, file: str) -> compose.Composed:
 def _fit(composed: compose.Composed, arrays: dict[str, mx.array], file: str) -> None:
     """Raises UserError unless each buffer has an array of its type, and each array a buffer."""
     kinds = {p.name: p.type for p in composed.buffers}
-    for name in kinds.keys() ^ arrays.keys():
-        if name in kinds:
-            raise UserError(f"{file}: nothing is given for {kinds[name]} {name}; add --input {name}=... or --output")
-        raise UserError(f"{file}: the kernel has no buffer {name}, but {', '.join(kinds) or 'none'}")
+    for name in arrays:
+        if name not in kinds:
+            raise UserError(f"{file}: the kernel has no buffer {name}, but {', '.join(kinds) or 'none'}")
     for name, kind in kinds.items():
+        if name not in arrays:
+            raise UserError(f"{file}: nothing is given for {kind} {name}; add --input {name}=... or --output")
         dtype = _declared(kind)
         if dtype is not None and dtype != arrays[name].dtype:
             raise UserError(
