@@ -1,0 +1,14 @@
+// simd_sum where only lane 0 comes.
+//
+// caught by: TestTask4Outputs::test_nine_rows_and_nine_outputs
+
+template <int COUNT, int M>
+inline void store_sums(thread float (&total)[COUNT][M], uint lane, threadgroup float* mine) {
+  for (int n = 0; n < COUNT; n++) {
+    for (int m = 0; m < M; m++) {
+      if (lane == 0) {
+        mine[n * M + m] = simd_sum(total[n][m]);
+      }
+    }
+  }
+}

@@ -1,0 +1,15 @@
+// Lane 0 stores its own share.
+//
+// caught by: TestTask4Outputs::test_nine_rows_and_nine_outputs
+
+template <int COUNT, int M>
+inline void store_sums(thread float (&total)[COUNT][M], uint lane, threadgroup float* mine) {
+  for (int n = 0; n < COUNT; n++) {
+    for (int m = 0; m < M; m++) {
+      const float sum = total[n][m];
+      if (lane == 0) {
+        mine[n * M + m] = sum;
+      }
+    }
+  }
+}
