@@ -34,7 +34,7 @@ def command(*words):
 
 @pytest.mark.full
 def test_the_command_lists_and_checks(tmp_path):
-    assert "w4_matvec    up to 16 rows times a weight" in command("list").output
+    assert "w4_matvec    a few rows times a packed weight" in command("list").output
     report = tmp_path / "report.json"
     done = command("check", "rms_norm", "--report", str(report))
     assert done.exit_code == 0 and "✓ rms_norm" in done.output and "· MLX " in done.output.splitlines()[0]
@@ -178,6 +178,21 @@ def test_templates_alone_and_options_that_count_more_than_the_file(own):
     checked = check_file(own / "twice.metal", {"input": [f"x={own / 'x.npy'}", "k=-2"]})
     assert checked.report.outputs[0].tolist() == [-2 * i for i in range(9)]
     assert list(checked.arrays) == ["x", "k", "y"]
+
+
+@needs_compiler
+@pytest.mark.full
+def test_what_the_readme_shows(tmp_path):
+    text = (paths.metal_kernels() / "README.md").read_text()
+    kernel, shown = re.search(
+        r"```metal\n(.*?)```.*?```text\n(.*?)```", text[text.index("## Your own") :], re.DOTALL
+    ).groups()
+    (tmp_path / "twice.metal").write_text(kernel)
+    (tmp_path / "twice.py").write_text(re.search(r"`(def twice.*?)`", text)[1])
+    done = command("check", str(tmp_path / "twice.metal"))
+    assert anonymous(done.output.partition("\n")[2]) == anonymous(shown)
+    (tmp_path / "twice.metal").write_text(kernel.replace("y[i] =", "if (i < n) y[i] ="))
+    assert command("check", str(tmp_path / "twice.metal")).exit_code == 0
 
 
 @needs_compiler
