@@ -228,6 +228,7 @@ def test_what_only_metal_forbids(own):
         ("softmax.metal", ["--bench"], "--bench measures our own kernels"),
         ("softmax.metal", ["--grid", "0"], "grid '0' is not one to three numbers"),
         ("softmax.metal", ["--grid", "1,2,3,4"], "is not one to three numbers"),
+        ("softmax.metal", ["--grid", "65536,65536,65536"], "grid has 281,474,976,710,656 threads"),
         ("softmax.metal", ["--grid", "4096", "--threadgroup", "2048"], "2048 threads; Metal allows 1024"),
         ("softmax.metal", ["--kernel", "softmax"], "name it with its arguments, as in softmax<float>"),
         ("softmax.metal", ["--kernel", "other"], "no kernel other in the text, only softmax"),

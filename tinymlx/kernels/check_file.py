@@ -40,7 +40,7 @@ DTYPES |= {"bool": mx.bool_}
 TOLERANCES = {mx.float32: 1e-5, mx.float16: 2e-3, mx.bfloat16: 1.6e-2}  # others are whole numbers
 IN_METAL = {"float": "float32", "half": "float16", "bfloat": "bfloat16", "bool": "bool", "char": "int8", "uchar": "uint8", "short": "int16",
             "ushort": "uint16", "int": "int32", "uint": "uint32", "long": "int64", "ulong": "uint64"}  # fmt: skip
-MOST_TEXT, MOST_BYTES = 1 << 20, 1 << 30
+MOST_TEXT, MOST_BYTES, MOST_THREADS = 1 << 20, 1 << 30, 1 << 24
 
 
 class Error(NamedTuple):
@@ -73,6 +73,8 @@ def check_file(path: Path, given: Settings, seed: int = 0) -> Checked:
         raise UserError(f"{min(both)} is an input and an output; make it one of them")
     launch = {name: _sizes(name, settings[name][0]) for name in ("grid", "threadgroup")}
     checker.check_launch(file, **launch)
+    if (threads := int(np.prod(launch["grid"], dtype=object))) > MOST_THREADS:
+        raise UserError(f"grid has {threads:,} threads; check at most {MOST_THREADS:,}, at smaller shapes")
     tolerance = _tolerance(settings["tolerance"][0]) if "tolerance" in settings else None
     text, whole = _with_includes(text, path), None
     if "call" not in settings:
