@@ -43,6 +43,9 @@ IN_METAL = {"float": "float32", "half": "float16", "bfloat": "bfloat16", "bool":
 MOST_TEXT, MOST_BYTES, MOST_THREADS = 1 << 20, 1 << 30, 1 << 24
 
 
+Arrays = dict[str, mx.array]
+
+
 class Error(NamedTuple):
     """Of an output beside its twin: the largest error, the largest magnitude, and what error is allowed."""
 
@@ -54,7 +57,7 @@ class Error(NamedTuple):
 class Checked(NamedTuple):
     """arrays: inputs, and outputs as they begin. not_strict: why nobody looked for what only Metal forbids; None where that was done."""
 
-    arrays: dict[str, mx.array]
+    arrays: Arrays
     report: Report
     errors: dict[str, Error]
     not_strict: str | None
@@ -88,30 +91,43 @@ def check_file(path: Path, given: Settings, seed: int = 0) -> Checked:
         _fit(whole, inputs | outputs, file)
     wanted = _twin(settings["twin"][0], inputs, outputs) if "twin" in settings else []
 
-    adds = any(value.count(":") == 2 for value in named["output"].values())
+    launch["adds"] = any(value.count(":") == 2 for value in named["output"].values())
     if whole:
-        buffers = {p.name: (inputs | outputs)[p.name] for p in whole.buffers}
-        mx.eval(buffers)
-        composed, report = whole, checker.check(whole, buffers, set(outputs), **launch, initialised=adds)
-        order = [name for name in buffers if name in outputs]
+        report, got = _watch_whole(whole, inputs, outputs, **launch)
     else:
-        kernel = Kernel(
-            name=re.sub(r"\W", "_", path.stem),
-            input_names=list(inputs),
-            output_names=list(outputs),
-            header=text,
-            source="\n".join(settings["call"]),
-            file=file,
-            atomic_outputs=bool(re.search(r"\bdevice\s+atomic", text)),
-        )
-        shapes, dtypes = [y.shape for y in outputs.values()], [y.dtype for y in outputs.values()]
-        form = {"inputs": list(inputs.values()), "output_shapes": shapes, "output_dtypes": dtypes}
-        composed, report = kernel.composed(**form), kernel.check(**form, **launch, init_value=0 if adds else None)
-        order = list(outputs)
-    not_strict = _look_strictly(composed, report)
-    got = dict(zip(order, report.outputs))
+        whole, report, got = _watch_call(text, "\n".join(settings["call"]), file, inputs, outputs, **launch)
+    not_strict = _look_strictly(whole, report)
     errors = {name: _compare(name, got[name], want, tolerance, report) for name, want in zip(outputs, wanted) if got}
     return Checked(inputs | outputs, report, errors, not_strict)
+
+
+def _watch_whole(
+    whole: compose.Composed, inputs: Arrays, outputs: Arrays, adds: bool, **launch
+) -> tuple[Report, Arrays]:
+    """adds: whether what outputs hold counts as written. Returns the outputs by name too; none, where the kernel did not come to its end."""
+    buffers = {p.name: (inputs | outputs)[p.name] for p in whole.buffers}
+    mx.eval(buffers)
+    report = checker.check(whole, buffers, set(outputs), **launch, initialised=adds)
+    return report, dict(zip([name for name in buffers if name in outputs], report.outputs))
+
+
+def _watch_call(
+    text: str, call: str, file: str, inputs: Arrays, outputs: Arrays, adds: bool, **launch
+) -> tuple[compose.Composed, Report, Arrays]:
+    """As MLX would compose it around `call`."""
+    kernel = Kernel(
+        name=re.sub(r"\W", "_", file.removesuffix(".metal")),
+        input_names=list(inputs),
+        output_names=list(outputs),
+        header=text,
+        source=call,
+        file=file,
+        atomic_outputs=bool(re.search(r"\bdevice\s+atomic", text)),
+    )
+    shapes, dtypes = [y.shape for y in outputs.values()], [y.dtype for y in outputs.values()]
+    form = {"inputs": list(inputs.values()), "output_shapes": shapes, "output_dtypes": dtypes}
+    report = kernel.check(**form, **launch, init_value=0 if adds else None)
+    return kernel.composed(**form), report, dict(zip(outputs, report.outputs))
 
 
 # What is asked for ----------------------------------------------------------------------------------------------------
@@ -212,7 +228,7 @@ def _whole(text: str, function: str | None, file: str) -> compose.Composed:
         raise UserError(f"{file}: {error}") from None
 
 
-def _fit(composed: compose.Composed, arrays: dict[str, mx.array], file: str) -> None:
+def _fit(composed: compose.Composed, arrays: Arrays, file: str) -> None:
     """Raises UserError unless each buffer has an array of its type, and each array a buffer."""
     kinds = {p.name: p.type for p in composed.buffers}
     for name in arrays:
@@ -330,7 +346,7 @@ def _look_strictly(composed: compose.Composed, report: Report) -> str | None:
     return None
 
 
-def _twin(name: str, inputs: dict[str, mx.array], outputs: dict[str, mx.array]) -> list[mx.array]:
+def _twin(name: str, inputs: Arrays, outputs: Arrays) -> list[mx.array]:
     file, _, function = name.rpartition(":")
     found = importlib.util.spec_from_file_location("twin", file) if file.endswith(".py") else None
     if found is None:
