@@ -3,7 +3,7 @@
 import mlx.core as mx
 
 from tinymlx import ops
-from tinymlx.kernels import linear_mlx
+from tinymlx.kernels import cpu, linear_mlx
 from tinymlx.kernels.route import Operation, Route
 from tinymlx.kernels.w4_matmul import w4_linear
 from tinymlx.kernels.w4_matvec import adapted, most_rows, takes, w4_matvec
@@ -19,6 +19,10 @@ def mlx(x: mx.array, weight: mx.array, eps: float, w: Linear) -> mx.array:
     return linear_mlx.linear(mx.fast.rms_norm(x, weight, eps), w)
 
 
+def host(x: mx.array, weight: mx.array, eps: float, w: Linear) -> mx.array:
+    return cpu.linears(mx.fast.rms_norm(x, weight, eps), w)[0]
+
+
 def ours(x: mx.array, weight: mx.array, eps: float, w: Linear) -> mx.array:
     if x.size // x.shape[-1] > most_rows(x, normed=True):
         return w4_linear(mx.fast.rms_norm(x, weight, eps), w)
@@ -32,6 +36,7 @@ head = Operation(
     routes={
         "twin": Route(twin),
         "mlx": Route(mlx),
+        "host": Route(host, applies=lambda x, weight, eps, w: cpu.takes(x, w)),
         "ours": Route(ours, applies=lambda x, weight, eps, w: takes(x, w)),
     },
 )

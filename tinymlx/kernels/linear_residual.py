@@ -3,7 +3,7 @@
 import mlx.core as mx
 
 from tinymlx import ops
-from tinymlx.kernels import linear_mlx
+from tinymlx.kernels import cpu, linear_mlx
 from tinymlx.kernels.route import Operation, Route
 from tinymlx.kernels.w4_matmul import w4_linear
 from tinymlx.kernels.w4_matvec import adapted, most_rows, takes, w4_matvec
@@ -19,6 +19,10 @@ def mlx(residual: mx.array, x: mx.array, w: Linear) -> mx.array:
     return residual + linear_mlx.linear(x, w)
 
 
+def host(residual: mx.array, x: mx.array, w: Linear) -> mx.array:
+    return residual + cpu.linears(x, w)[0]
+
+
 def ours(residual: mx.array, x: mx.array, w: Linear) -> mx.array:
     if x.size // x.shape[-1] > most_rows(x, normed=False):
         return residual + w4_linear(x, w)
@@ -32,6 +36,7 @@ linear_residual = Operation(
     routes={
         "twin": Route(twin),
         "mlx": Route(mlx),
+        "host": Route(host, applies=lambda residual, x, w: cpu.takes(x, w)),
         "ours": Route(ours, applies=lambda residual, x, w: takes(x, w) and residual.dtype == x.dtype),
     },
 )

@@ -5,7 +5,7 @@ import functools
 import mlx.core as mx
 
 from tinymlx import ops
-from tinymlx.kernels import linear_mlx
+from tinymlx.kernels import cpu, linear_mlx
 from tinymlx.kernels.metal import MetalKernel
 from tinymlx.kernels.route import Operation, Route
 from tinymlx.kernels.w4_matmul import w4_linear
@@ -22,6 +22,10 @@ def twin(x: mx.array, weight: mx.array, eps: float, gate: Linear, up: Linear) ->
 def mlx(x: mx.array, weight: mx.array, eps: float, gate: Linear, up: Linear) -> mx.array:
     normed = mx.fast.rms_norm(x, weight, eps)
     return ops.swiglu(linear_mlx.linear(normed, gate), linear_mlx.linear(normed, up))
+
+
+def host(x: mx.array, weight: mx.array, eps: float, gate: Linear, up: Linear) -> mx.array:
+    return ops.swiglu(*cpu.linears(mx.fast.rms_norm(x, weight, eps), gate, up))
 
 
 @functools.cache
@@ -60,5 +64,10 @@ def _takes(x: mx.array, weight: mx.array, eps: float, gate: Linear, up: Linear) 
 norm_gate_up = Operation(
     "norm_gate_up",
     covers=("rms_norm", "linear", "dequantize", "swiglu", "silu"),
-    routes={"twin": Route(twin), "mlx": Route(mlx), "ours": Route(ours, applies=_takes)},
+    routes={
+        "twin": Route(twin),
+        "mlx": Route(mlx),
+        "host": Route(host, applies=lambda x, weight, eps, *w: cpu.takes(x, *w)),
+        "ours": Route(ours, applies=_takes),
+    },
 )

@@ -5,7 +5,7 @@ import functools
 import mlx.core as mx
 
 from tinymlx import ops
-from tinymlx.kernels import linear_mlx
+from tinymlx.kernels import cpu, linear_mlx
 from tinymlx.kernels.metal import MetalKernel
 from tinymlx.kernels.route import Operation, Route
 from tinymlx.kernels.w4_matmul import w4_linear
@@ -26,6 +26,13 @@ def mlx(
 ) -> tuple[mx.array, mx.array, mx.array]:
     normed = mx.fast.rms_norm(x, weight, eps)
     return linear_mlx.linear(normed, q), linear_mlx.linear(normed, k), linear_mlx.linear(normed, v)
+
+
+def host(
+    x: mx.array, weight: mx.array, eps: float, q: Linear, k: Linear, v: Linear
+) -> tuple[mx.array, mx.array, mx.array]:
+    y = cpu.linears(mx.fast.rms_norm(x, weight, eps), q, k, v)
+    return y[0], y[1], y[2]
 
 
 @functools.cache
@@ -68,5 +75,10 @@ def _takes(x: mx.array, weight: mx.array, eps: float, q: Linear, k: Linear, v: L
 norm_qkv = Operation(
     "norm_qkv",
     covers=("rms_norm", "linear", "dequantize"),
-    routes={"twin": Route(twin), "mlx": Route(mlx), "ours": Route(ours, applies=_takes)},
+    routes={
+        "twin": Route(twin),
+        "mlx": Route(mlx),
+        "host": Route(host, applies=lambda x, weight, eps, *w: cpu.takes(x, *w)),
+        "ours": Route(ours, applies=_takes),
+    },
 )

@@ -1,7 +1,7 @@
 """How a coarse operation finds the code that serves it.
 
-An operation has one signature and several routes. `twin` composes `ops` and is always right; `mlx` uses MLX's own fast operations; `ours`
-launches kernels of metal_kernels/. The first route of the chosen preference that takes the arguments runs. By default ours serves only
+An operation has one signature and several routes. `twin` composes `ops` and is always right; `mlx` uses MLX's own fast operations; `host` is
+our C++ for a CPU; `ours` launches kernels of metal_kernels/. The first route of the chosen preference that takes the arguments runs. By default ours serves only
 where `trust` has found it right and faster than `mlx` on this GPU.
 """
 
@@ -21,7 +21,7 @@ from tinymlx.kernels.gradient import differentiable
 from tinymlx.memory.verdicts import Verdict
 
 PREFERENCES = {
-    "auto": ("ours", "mlx", "twin"),  # ours only where trusted
+    "auto": ("host", "ours", "mlx", "twin"),  # ours only where trusted
     "ours": ("ours", "mlx", "twin"),
     "mlx": ("mlx", "twin"),
     "reference": ("twin",),
@@ -44,13 +44,13 @@ class Operation:
     """A coarse operation of the model: `norm_qkv(x, ...)`.
 
     covers: names of the fine `ops` that its routes replace. When one of them is grafted, only the twin serves.
-    The gradient of `ours` is the twin's, see `gradient`.
+    The gradient of `host` and `ours` is the twin's, see `gradient`.
     """
 
     def __init__(self, name: str, *, covers: tuple[str, ...], routes: dict[str, Route]):
-        if "ours" in routes:
-            run = differentiable(routes["ours"].run, routes["twin"].run)
-            routes = routes | {"ours": replace(routes["ours"], run=run)}
+        for own in routes.keys() & {"host", "ours"}:
+            run = differentiable(routes[own].run, routes["twin"].run)
+            routes = routes | {own: replace(routes[own], run=run)}
         self.name, self.covers, self.routes = name, covers, routes
         self.__doc__ = routes["twin"].run.__doc__
         operations[name] = self
@@ -103,9 +103,9 @@ def compile_key() -> tuple:
 
 
 def traceable() -> bool:
-    """Whether a step made of all operations may be compiled. On a CPU our kernels run as they are called."""
+    """Whether a step made of all operations may be compiled. On a CPU what is ours runs as it is called."""
     on_cpu = mx.default_device() == mx.cpu
-    return not (on_cpu and any("ours" in operation.candidates() for operation in operations.values()))
+    return not (on_cpu and any({"host", "ours"} & operation.candidates().keys() for operation in operations.values()))
 
 
 def prepare(rehearse: Callable[[], None] | None = None) -> None:

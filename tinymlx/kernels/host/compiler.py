@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,6 +125,19 @@ def runtime() -> Path:
     return _cached(
         _key("runtime", compiler, flags), ".so", lambda folder: _build([HERE / "runtime.cpp"], compiler, flags, folder)
     )
+
+
+def plain_library(source: Path, flags: tuple[str, ...], before: Callable[[], None]) -> Path:
+    """A shared library of C++ of our own, with the headers beside it: no kernel, no shim. before: called if it has to be built."""
+    compiler = native()
+    flags = ("-std=c++20", "-Wall", "-fPIC", "-shared", *compiler.target, *flags)
+    texts = [file.read_text() for file in sorted(source.parent.glob("*.*")) if file.suffix in (".cpp", ".h")]
+
+    def build(folder: Path) -> Path:
+        before()
+        return _build([source], compiler, flags, folder)
+
+    return _cached(_key(*texts, compiler, flags), ".so", build)
 
 
 def program(composed: compose.Composed, compiler: Compiler | None = None) -> Path:
