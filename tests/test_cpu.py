@@ -49,6 +49,34 @@ def test_equals_float64(bits, group, dtype):
         assert (np.abs(np.array(cpu.products(x, w)[0]) - want) <= bound).all()
 
 
+@pytest.mark.parametrize("K", [64, 1088])
+def test_norm_residual_and_swiglu(K):
+    x, weight, residual = 3 * draw(5, K), draw(K, seed=2), draw(5, 33, seed=3)
+    gate, up = packed(33, K, seed=4), packed(33, K, seed=5)
+    wide = np.array(x).astype(np.float64)
+    h = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * np.array(weight)
+    (g, g_terms), (u, u_terms) = float64(h, gate), float64(h, up)
+    roundings = (K / 8 + K / 64 + K / 8 + 16) * 2.0**-24  # of a product, and of the norm
+    got = cpu.products(x, gate, norm=(weight, 1e-5), residual=residual)[0]
+    want = g + np.array(residual)
+    assert (np.abs(np.array(got) - want) <= g_terms * roundings + np.abs(want) * 2.0**-24).all()
+    silu = g / (1 + np.exp(-g))
+    bound = 1.1 * g_terms * roundings * np.abs(u) + np.abs(silu) * u_terms * roundings + np.abs(silu * u) * 8 * 2.0**-24
+    assert (
+        np.abs(np.array(cpu.products(x, gate, up, norm=(weight, 1e-5), swiglu=True)[0]) - silu * u) <= 1.01 * bound
+    ).all()
+
+
+def test_swiglu_far_out():
+    """Of numbers whose exponential is beyond float32, up to the largest."""
+    g = np.array([0, -0.0, 1e-30, 87, 88, 100, -87, -88, -100, 3e38, -3e38, 5, -5], np.float32)
+    got = g.copy()
+    cpu.library().swiglu(got.ctypes.data, np.ones_like(g).ctypes.data, g.size, 1)
+    with np.errstate(over="ignore"):
+        want = g / (1 + np.exp(-g.astype(np.float64)))
+    assert np.allclose(got, want, rtol=3e-7, atol=1e-36)
+
+
 def test_subnormal_scales():
     w = packed(4, 64, dtype=mx.float16)
     w = w._replace(scales=mx.full(w.scales.shape, 3e-7, mx.float16), biases=mx.full(w.biases.shape, -6e-8, mx.float16))

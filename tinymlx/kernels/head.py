@@ -20,7 +20,7 @@ def mlx(x: mx.array, weight: mx.array, eps: float, w: Linear) -> mx.array:
 
 
 def host(x: mx.array, weight: mx.array, eps: float, w: Linear) -> mx.array:
-    return cpu.linears(mx.fast.rms_norm(x, weight, eps), w)[0]
+    return cpu.linears(x, w, norm=(weight, eps))[0]
 
 
 def ours(x: mx.array, weight: mx.array, eps: float, w: Linear) -> mx.array:

@@ -31,7 +31,7 @@ def mlx(
 def host(
     x: mx.array, weight: mx.array, eps: float, q: Linear, k: Linear, v: Linear
 ) -> tuple[mx.array, mx.array, mx.array]:
-    y = cpu.linears(mx.fast.rms_norm(x, weight, eps), q, k, v)
+    y = cpu.linears(x, q, k, v, norm=(weight, eps))
     return y[0], y[1], y[2]
 
 

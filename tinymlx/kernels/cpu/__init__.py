@@ -13,6 +13,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
+from tinymlx import ops
 from tinymlx.errors import UserError
 from tinymlx.kernels.gradient import refusing
 from tinymlx.kernels.host import compiler
@@ -24,7 +25,7 @@ KINDS = {mx.float32: 0, mx.float16: 1, mx.bfloat16: 2}
 
 class _Weight(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("words", "scales", "biases", "y")),
+        *((name, ctypes.c_void_p) for name in ("words", "scales", "biases", "residual", "y")),
         ("N", ctypes.c_int64),
         *((name, ctypes.c_int32) for name in ("group", "bits", "kind")),
     ]
@@ -39,8 +40,10 @@ def library() -> ctypes.CDLL | None:
     except (UserError, OSError):
         return None
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
-    loaded.packed_products.argtypes = [pointer, integer, integer, pointer, ctypes.c_int32, ctypes.c_int32]
-    loaded.packed_products.restype = None
+    small = ctypes.c_int32
+    loaded.packed_products.argtypes = [pointer, pointer, ctypes.c_float, integer, integer, pointer, small, small]
+    loaded.swiglu.argtypes = [pointer, pointer, integer, small]
+    loaded.packed_products.restype = loaded.swiglu.restype = None
     return loaded
 
 
@@ -65,29 +68,62 @@ def takes(x: mx.array, *weights: Linear) -> bool:
     )
 
 
-def linears(x: mx.array, *weights: Linear) -> list[mx.array]:
-    """x: [..., K] -> [..., N] for each weight, as `ops.linear` with its bias and adapter."""
-    outputs = refusing(lambda: products(x, *weights), "a product on a CPU", [x])
-    for i, w in enumerate(weights):
-        if w.lora is not None:
-            outputs[i] = add_lora(outputs[i], x, w.lora)
-        if w.bias is not None:
-            outputs[i] = outputs[i] + w.bias
-    return outputs
+def linears(
+    x: mx.array,
+    *weights: Linear,
+    norm: tuple[mx.array, float] | None = None,
+    residual: mx.array | None = None,
+    swiglu: bool = False,
+) -> list[mx.array]:
+    """x, or with `norm` = (weight [K], eps) its rms_norm: [..., K] -> [..., N] for each weight, as `ops.linear` with its bias and adapter.
+
+    residual: added to the only one. swiglu: of two, gate and up, becomes one.
+    """
+    if norm and norm[0].dtype != mx.float32 or any(w.lora is not None or w.bias is not None for w in weights):
+        h = mx.fast.rms_norm(x, *norm) if norm else x
+        outputs = refusing(lambda: products(h, *weights), "a product on a CPU", [h])
+        for i, w in enumerate(weights):
+            if w.lora is not None:
+                outputs[i] = add_lora(outputs[i], h, w.lora)
+            if w.bias is not None:
+                outputs[i] = outputs[i] + w.bias
+        if swiglu:
+            outputs = [ops.swiglu(*outputs)]
+        return outputs if residual is None else [residual + outputs[0]]
+    inputs = [x, *norm[:1]] if norm else [x]
+    run = lambda: products(x, *weights, norm=norm, residual=residual, swiglu=swiglu)  # noqa: E731
+    return refusing(run, "a product on a CPU", inputs if residual is None else [*inputs, residual])
 
 
-def products(x: mx.array, *weights: Linear) -> list[mx.array]:
-    """x: [..., K] float32; weights packed alike, [N, K]. Returns x W^T, [..., N] float32, of each."""
-    rows = np.ascontiguousarray(np.array(x, copy=None)).reshape(-1, x.shape[-1])
+def products(
+    x: mx.array,
+    *weights: Linear,
+    norm: tuple[mx.array, float] | None = None,
+    residual: mx.array | None = None,
+    swiglu: bool = False,
+) -> list[mx.array]:
+    """As `linears`, of plain weights packed alike; everything else in float32."""
+    rows = _floats(x).reshape(-1, x.shape[-1])
+    weight, eps = (_floats(norm[0]), norm[1]) if norm else (None, 0.0)
+    added = None if residual is None else _floats(residual)
     made = [np.empty((len(rows), w.weight.shape[0]), np.float32) for w in weights]
     held = [[_bytes(a) for a in (w.weight, w.scales, w.biases)] for w in weights]
     table = (_Weight * len(weights))()
     for entry, w, arrays, y in zip(table, weights, held, made):
         entry.words, entry.scales, entry.biases = (a.ctypes.data for a in arrays)
+        entry.residual = None if added is None else added.ctypes.data
         entry.y, entry.N = y.ctypes.data, y.shape[1]
         entry.group, entry.bits, entry.kind = w.quantization.group_size, w.quantization.bits, KINDS[w.scales.dtype]
-    library().packed_products(rows.ctypes.data, *rows.shape, table, len(weights), threads())
+    address = None if weight is None else weight.ctypes.data
+    library().packed_products(rows.ctypes.data, address, eps, *rows.shape, table, len(weights), threads())
+    if swiglu:
+        library().swiglu(*(y.ctypes.data for y in made), made[0].size, threads())
+        made = made[:1]
     return [mx.array(y.reshape(*x.shape[:-1], -1)) for y in made]
+
+
+def _floats(a: mx.array) -> np.ndarray:
+    return np.ascontiguousarray(np.array(a, copy=None))
 
 
 def _bytes(a: mx.array) -> np.ndarray:

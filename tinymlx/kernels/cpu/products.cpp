@@ -1,12 +1,13 @@
 // Rows of float times packed weights on a CPU: what the `host` routes run. Vectors of 8 floats, which the compiler maps to AVX, AVX-512 or NEON.
 //
-//   y[m,n] = sum_k x[m,k] (scale[n,g] q[n,k] + bias[n,g])        g = k / GROUP
+//   y[m,n] = sum_k h[m,k] (scale[n,g] q[n,k] + bias[n,g]) + residual[m,n]        g = k / group,  h = x or rms_norm(x)
 //
 // A step takes 8 words: lane j of a vector has word j, and number i of each word is cut out with one AND where it stands, 2^(BITS i) times
 // too large. x is put in that order once for all outputs, divided by 2^(BITS i): exact, both. So 8 numbers cost an AND, a conversion, and
 // for each row a multiplication and addition. A row's order of additions depends on nothing but K.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -37,12 +38,34 @@ float number(const void* from, size_t at, int32_t kind) {
 struct Weight {
   const uint32_t* words;  // [N, K * bits / 32]
   const void *scales, *biases;  // [N, K / group] of `kind`
-  float* y;  // [rows, N]
+  const float* residual;  // [rows, N] or null
+  float* y;               // [rows, N]
   int64_t N;
   int32_t group, bits, kind;
 };
 
 namespace {
+
+float add(Floats t) { return ((t[0] + t[4]) + (t[1] + t[5])) + ((t[2] + t[6]) + (t[3] + t[7])); }
+
+// e^x to 2 units in the last place: x = n ln 2 + r, a polynomial in r (Cephes, expf), and n added to the exponent.
+Floats exponential(Floats x) {
+  const Floats low = Floats{} - 87.0f, high = Floats{} + 88.0f;
+  const Ints beyond = x > high;
+  x = x < low ? low : beyond ? high : x;
+  const Floats shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to a whole number
+  const Floats n = shifted - 12582912.0f;
+  const Floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Floats p = Floats{} + 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  p *= (Floats)((__builtin_convertvector(n, Ints) + 127) << 23);
+  return beyond ? Floats{} + __builtin_inff() : p;
+}
 
 // x in the order of the words, and its sums over groups.
 struct Input {
@@ -51,28 +74,50 @@ struct Input {
   int64_t rows, steps, groups;
 };
 
+std::vector<float> rms_norm(const float* x, const float* weight, float eps, int64_t K) {
+  Floats lanes = {};
+  int64_t k = 0;
+  for (; k + 8 <= K; k += 8) {
+    Floats part;
+    std::memcpy(&part, x + k, 32);
+    lanes += part * part;
+  }
+  float squares = add(lanes);
+  for (; k < K; k++) squares += x[k] * x[k];
+  const float inverse = 1 / std::sqrt(squares / K + eps);
+  std::vector<float> y(K);
+  for (k = 0; k < K; k++) y[k] = weight[k] * (x[k] * inverse);
+  return y;
+}
+
 template <int BITS>
-Input order(const float* x, int64_t rows, int64_t K, int64_t group, Pool& pool) {
+Input order(const float* x, const float* norm, float eps, int64_t rows, int64_t K, int64_t group, Pool& pool) {
   constexpr int NUMBERS = 32 / BITS, STEP = 8 * NUMBERS;
   Input in;
   in.rows = rows, in.steps = (K + STEP - 1) / STEP, in.groups = K / group;
   in.ordered.reset(new Floats[rows * in.steps * NUMBERS]);
   in.sums.reset(new float[rows * in.groups + 8]());
   pool.run(rows, [&](int64_t m) {
+    std::vector<float> normed;
+    const float* row = x + m * K;
+    if (norm) {
+      normed = rms_norm(row, norm, eps, K);
+      row = normed.data();
+    }
     for (int64_t s = 0; s < in.steps; s++) {
       float factor = 1;
       for (int i = 0; i < NUMBERS; i++) {
         Floats& to = in.ordered[(m * in.steps + s) * NUMBERS + i];
         for (int j = 0; j < 8; j++) {
           const int64_t k = s * STEP + j * NUMBERS + i;
-          to[j] = k < K ? x[m * K + k] * (i == NUMBERS - 1 ? 1 : factor) : 0;  // the last number is shifted down
+          to[j] = k < K ? row[k] * (i == NUMBERS - 1 ? 1 : factor) : 0;  // the last number is shifted down
         }
         factor /= 1 << BITS;
       }
     }
     for (int64_t g = 0; g < in.groups; g++) {
       float sum = 0;
-      for (int64_t k = g * group; k < (g + 1) * group; k++) sum += x[m * K + k];
+      for (int64_t k = g * group; k < (g + 1) * group; k++) sum += row[k];
       in.sums[g * rows + m] = sum;
     }
   });
@@ -130,8 +175,9 @@ void tile(
       biased += biases[n * in.groups + g] * sums;
     }
     for (int m = 0; m < ROWS; m++) {
-      const Floats t = total[n][m];
-      w.y[(row + m) * w.N + first + n] = ((t[0] + t[4]) + (t[1] + t[5])) + ((t[2] + t[6]) + (t[3] + t[7])) + biased[m];
+      const int64_t at = (row + m) * w.N + first + n;
+      const float sum = add(total[n][m]) + biased[m];
+      w.y[at] = w.residual ? sum + w.residual[at] : sum;
     }
   }
 }
@@ -159,11 +205,13 @@ void share(const Input& in, const Weight& w, int64_t K, int64_t first, int64_t l
 
 }  // namespace
 
-// x: [rows, K]. The weights are packed alike: bits 4 or 8, groups of 32, 64 or 128.
-extern "C" void packed_products(const float* x, int64_t rows, int64_t K, const Weight* weights, int32_t count, int32_t threads) {
+// x, and if it is to be normed `norm`: [rows, K], [K]. The weights are packed alike: bits 4 or 8, groups of 32, 64 or 128.
+extern "C" void packed_products(
+    const float* x, const float* norm, float eps, int64_t rows, int64_t K, const Weight* weights, int32_t count, int32_t threads) {
   Pool& pool = Pool::of_process(threads);
   const int bits = weights[0].bits;
-  const Input in = bits == 4 ? order<4>(x, rows, K, weights[0].group, pool) : order<8>(x, rows, K, weights[0].group, pool);
+  const Input in = bits == 4 ? order<4>(x, norm, eps, rows, K, weights[0].group, pool)
+                             : order<8>(x, norm, eps, rows, K, weights[0].group, pool);
   constexpr int64_t PIECE = 16;
   int64_t pieces = 0;
   for (int32_t i = 0; i < count; i++) pieces += (weights[i].N + PIECE - 1) / PIECE;
@@ -173,5 +221,20 @@ extern "C" void packed_products(const float* x, int64_t rows, int64_t K, const W
     const int64_t first = piece * PIECE, last = std::min(first + PIECE, w->N);
     if (bits == 4) share<4>(in, *w, K, first, last);
     else share<8>(in, *w, K, first, last);
+  });
+}
+
+// gate becomes silu(gate) * up, `count` numbers each.
+extern "C" void swiglu(float* gate, const float* up, int64_t count, int32_t threads) {
+  constexpr int64_t PIECE = 4096;
+  Pool::of_process(threads).run((count + PIECE - 1) / PIECE, [&](int64_t piece) {
+    for (int64_t i = piece * PIECE; i < std::min((piece + 1) * PIECE, count); i += 8) {
+      const size_t bytes = std::min<int64_t>(8, count - i) * 4;
+      Floats g = {}, u = {};
+      std::memcpy(&g, gate + i, bytes);
+      std::memcpy(&u, up + i, bytes);
+      g = g / (1.0f + exponential(-g)) * u;
+      std::memcpy(gate + i, &g, bytes);
+    }
   });
 }
