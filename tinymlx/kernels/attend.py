@@ -4,6 +4,8 @@ import mlx.core as mx
 
 from tinymlx import ops
 from tinymlx.cache import KVView
+from tinymlx.kernels import cpu
+from tinymlx.kernels.gradient import refusing
 from tinymlx.kernels.route import Operation, Route
 
 
@@ -48,6 +50,15 @@ def mlx(q, k_new, v_new, kv, *, scale, window=None, want_lse=False):
     return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=_mask(kv, q.shape[2], window)), None
 
 
+def host(q, k_new, v_new, kv, *, scale, window=None, want_lse=False):
+    run = lambda: cpu.attend(q, k_new, v_new, kv, scale=scale, window=window)  # noqa: E731
+    return refusing(run, "attention on a CPU", [q, k_new, v_new]), None
+
+
+def _host_takes(q, k_new, v_new, kv, *, scale, window=None, want_lse=False) -> bool:
+    return not want_lse and q.size > 0 and cpu.takes_attention(q, k_new, v_new, kv.pool)
+
+
 def _without_lse(*args, want_lse: bool = False, **kwargs) -> bool:
     return not want_lse
 
@@ -64,5 +75,5 @@ attend = Operation(
         "gather_pages",
         "paged_attention",
     ),
-    routes={"twin": Route(twin), "mlx": Route(mlx, applies=_without_lse)},
+    routes={"twin": Route(twin), "mlx": Route(mlx, applies=_without_lse), "host": Route(host, applies=_host_takes)},
 )

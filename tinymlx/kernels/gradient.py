@@ -43,19 +43,30 @@ def differentiable(run: Callable, twin: Callable) -> Callable:
 
 
 def _recorded(run: Callable, twin: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    function = mx.custom_function(lambda *floats: run(*_put(args, iter(floats)), **kwargs))
+    made: list[bool] = []  # which outputs there are: one that nobody asked for may be None
+
+    def forwards(*floats):
+        outputs = run(*_put(args, iter(floats)), **kwargs)
+        made[:] = [y is not None for y in _tuple(outputs)]
+        return [y for y in outputs if y is not None] if isinstance(outputs, (tuple, list)) else outputs
+
+    function = mx.custom_function(forwards)
 
     @function.vjp
     def backwards(primals, cotangents, outputs):
         outputs = _tuple(outputs)
 
         def again(*floats):
-            made = _tuple(twin(*_put(args, iter(floats)), **kwargs))
-            return [y.astype(output.dtype) for y, output in zip(made, outputs, strict=True)]
+            wanted = [y for y, there in zip(_tuple(twin(*_put(args, iter(floats)), **kwargs)), made) if there]
+            return [y.astype(output.dtype) for y, output in zip(wanted, outputs, strict=True)]
 
         return tuple(mx.vjp(again, list(_tuple(primals)), list(_tuple(cotangents)))[1])
 
-    return function(*_floats(args))
+    outputs = function(*_floats(args))
+    if not isinstance(outputs, (tuple, list)):
+        return outputs
+    left = iter(outputs)
+    return tuple(next(left) if there else None for there in made)
 
 
 def refusing(run: Callable, name: str, inputs: list[mx.array]) -> Any:

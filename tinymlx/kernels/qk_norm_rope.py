@@ -3,6 +3,8 @@
 import mlx.core as mx
 
 from tinymlx import ops
+from tinymlx.kernels import cpu
+from tinymlx.kernels.gradient import refusing
 from tinymlx.kernels.metal import MetalKernel
 from tinymlx.kernels.route import Operation, Route
 from tinymlx.kernels.w4_matvec import FLOATS, constant
@@ -61,6 +63,18 @@ def mlx(q, k, q_weight, k_weight, eps, offsets, periods, scale):
     return turned[0], turned[1]
 
 
+def host(q, k, q_weight, k_weight, eps, offsets, periods, scale):
+    def run():
+        return [cpu.norm_rope(x, w, eps, offsets, periods, scale) for x, w in ((q, q_weight), (k, k_weight))]
+
+    turned = refusing(run, "rotation on a CPU", [a for a in (q, k, q_weight, k_weight) if a is not None])
+    return turned[0], turned[1]
+
+
+def _host_takes(q, k, q_weight, k_weight, eps, offsets, periods, scale) -> bool:
+    return q.size > 0 and cpu.takes_attention(q, k, q_weight, k_weight, periods)
+
+
 def ours(q, k, q_weight, k_weight, eps, offsets, periods, scale):
     """The twin by our own kernel, rounded once: outputs have q's dtype whatever that of the weights.
 
@@ -117,5 +131,10 @@ def _applies(q, k, q_weight, k_weight, *_) -> bool:
 qk_norm_rope = Operation(
     "qk_norm_rope",
     covers=("rms_norm", "rope"),
-    routes={"twin": Route(twin), "mlx": Route(mlx), "ours": Route(ours, applies=_applies)},
+    routes={
+        "twin": Route(twin),
+        "mlx": Route(mlx),
+        "host": Route(host, applies=_host_takes),
+        "ours": Route(ours, applies=_applies),
+    },
 )

@@ -14,6 +14,7 @@ import mlx.core as mx
 import numpy as np
 
 from tinymlx import ops
+from tinymlx.cache import KVView
 from tinymlx.errors import UserError
 from tinymlx.kernels.gradient import refusing
 from tinymlx.kernels.host import compiler
@@ -36,14 +37,19 @@ def library() -> ctypes.CDLL | None:
     """None on a machine without a compiler or a cache: MLX serves there."""
     note = lambda: print("building our code for this CPU, once (some 5 s)", file=sys.stderr)  # noqa: E731
     try:
-        loaded = ctypes.CDLL(str(compiler.plain_library(Path(__file__).parent / "products.cpp", FLAGS, note)))
+        loaded = ctypes.CDLL(str(compiler.plain_library(Path(__file__).parent, FLAGS, note)))
     except (UserError, OSError):
         return None
-    pointer, integer = ctypes.c_void_p, ctypes.c_int64
-    small = ctypes.c_int32
-    loaded.packed_products.argtypes = [pointer, pointer, ctypes.c_float, integer, integer, pointer, small, small]
-    loaded.swiglu.argtypes = [pointer, pointer, integer, small]
-    loaded.packed_products.restype = loaded.swiglu.restype = None
+    kinds = {"p": ctypes.c_void_p, "f": ctypes.c_float, "l": ctypes.c_int64, "i": ctypes.c_int32}
+    signatures = {
+        "packed_products": "ppfllpii",
+        "swiglu": "ppli",
+        "norm_rope": "ppfppfllllpi",
+        "attend": "ppppppplllllllflpi",
+    }
+    for name, signature in signatures.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = [kinds[letter] for letter in signature], None
     return loaded
 
 
@@ -120,6 +126,48 @@ def products(
         library().swiglu(*(y.ctypes.data for y in made), made[0].size, threads())
         made = made[:1]
     return [mx.array(y.reshape(*x.shape[:-1], -1)) for y in made]
+
+
+def takes_attention(*arrays: mx.array | None) -> bool:
+    """Whether `norm_rope` and `attend` take them: float32 on a CPU."""
+    mine = mx.default_device() == mx.cpu and all(a is None or a.dtype == mx.float32 for a in arrays)
+    return mine and library() is not None
+
+
+def norm_rope(
+    x: mx.array, weight: mx.array | None, eps: float, offsets: mx.array, periods: mx.array, scale: float
+) -> mx.array:
+    """x: [B, L, heads * D]. Returns [B, heads, L, D], each head normed if there is a weight [D], and turned; see `qk_norm_rope`."""
+    B, L, width = x.shape
+    D = 2 * periods.size
+    values, turns, starts = _floats(x), _floats(periods), np.array(offsets).astype(np.int32)
+    norm = None if weight is None else _floats(weight)
+    y = np.empty((B, width // D, L, D), np.float32)
+    address = None if norm is None else norm.ctypes.data
+    library().norm_rope(
+        *(values.ctypes.data, address, eps, starts.ctypes.data, turns.ctypes.data, scale, B, L, width // D, D),
+        *(y.ctypes.data, threads()),
+    )
+    return mx.array(y)
+
+
+def attend(
+    q: mx.array, k_new: mx.array, v_new: mx.array, kv: KVView, *, scale: float, window: int | None = None
+) -> mx.array:
+    """As the operation of this name: y [B, H, L, D]."""
+    (B, H, L, D), G = q.shape, k_new.shape[1]
+    queries, keys, values = map(_floats, (q, k_new, v_new))
+    lengths, page, pool = np.array(kv.lengths), 1, queries
+    pages = [np.zeros((B, 0), np.int32)] * 2
+    if not kv.is_empty:
+        pool, page = _bytes(kv.pool), kv.pool.shape[2]
+        pages = [np.ascontiguousarray(np.array(ids).astype(np.int32)) for ids in kv.pages()]
+    y = np.empty(q.shape, np.float32)
+    library().attend(
+        *(a.ctypes.data for a in (queries, keys, values, pool, *pages, lengths)),
+        *(B, H, G, L, D, pages[0].shape[1], page, scale, window or 0, y.ctypes.data, threads()),
+    )
+    return mx.array(y)
 
 
 def _floats(a: mx.array) -> np.ndarray:

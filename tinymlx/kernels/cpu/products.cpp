@@ -7,19 +7,15 @@
 // for each row a multiplication and addition. A row's order of additions depends on nothing but K.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <vector>
 
+#include "floats.h"
 #include "pool.h"
 
 namespace {
-
-typedef float Floats __attribute__((vector_size(32)));
-typedef int32_t Ints __attribute__((vector_size(32)));
-typedef uint32_t Words __attribute__((vector_size(32)));
 
 enum Kind : int32_t { FLOAT = 0, HALF = 1, BFLOAT = 2 };
 
@@ -46,49 +42,12 @@ struct Weight {
 
 namespace {
 
-float add(Floats t) { return ((t[0] + t[4]) + (t[1] + t[5])) + ((t[2] + t[6]) + (t[3] + t[7])); }
-
-// e^x to 2 units in the last place: x = n ln 2 + r, a polynomial in r (Cephes, expf), and n added to the exponent.
-Floats exponential(Floats x) {
-  const Floats low = Floats{} - 87.0f, high = Floats{} + 88.0f;
-  const Ints beyond = x > high;
-  x = x < low ? low : beyond ? high : x;
-  const Floats shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to a whole number
-  const Floats n = shifted - 12582912.0f;
-  const Floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Floats p = Floats{} + 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  p *= (Floats)((__builtin_convertvector(n, Ints) + 127) << 23);
-  return beyond ? Floats{} + __builtin_inff() : p;
-}
-
 // x in the order of the words, and its sums over groups.
 struct Input {
   std::unique_ptr<Floats[]> ordered;  // [rows][steps][numbers of a word]
   std::unique_ptr<float[]> sums;      // [groups][rows]
   int64_t rows, steps, groups;
 };
-
-std::vector<float> rms_norm(const float* x, const float* weight, float eps, int64_t K) {
-  Floats lanes = {};
-  int64_t k = 0;
-  for (; k + 8 <= K; k += 8) {
-    Floats part;
-    std::memcpy(&part, x + k, 32);
-    lanes += part * part;
-  }
-  float squares = add(lanes);
-  for (; k < K; k++) squares += x[k] * x[k];
-  const float inverse = 1 / std::sqrt(squares / K + eps);
-  std::vector<float> y(K);
-  for (k = 0; k < K; k++) y[k] = weight[k] * (x[k] * inverse);
-  return y;
-}
 
 template <int BITS>
 Input order(const float* x, const float* norm, float eps, int64_t rows, int64_t K, int64_t group, Pool& pool) {
@@ -98,10 +57,10 @@ Input order(const float* x, const float* norm, float eps, int64_t rows, int64_t 
   in.ordered.reset(new Floats[rows * in.steps * NUMBERS]);
   in.sums.reset(new float[rows * in.groups + 8]());
   pool.run(rows, [&](int64_t m) {
-    std::vector<float> normed;
+    std::vector<float> normed(norm ? K : 0);
     const float* row = x + m * K;
     if (norm) {
-      normed = rms_norm(row, norm, eps, K);
+      rms_norm(row, norm, eps, K, normed.data());
       row = normed.data();
     }
     for (int64_t s = 0; s < in.steps; s++) {

@@ -127,15 +127,16 @@ def runtime() -> Path:
     )
 
 
-def plain_library(source: Path, flags: tuple[str, ...], before: Callable[[], None]) -> Path:
-    """A shared library of C++ of our own, with the headers beside it: no kernel, no shim. before: called if it has to be built."""
+def plain_library(folder: Path, flags: tuple[str, ...], before: Callable[[], None]) -> Path:
+    """A shared library of the C++ in `folder`: no kernel, no shim. before: called if it has to be built."""
     compiler = native()
     flags = ("-std=c++20", "-Wall", "-fPIC", "-shared", *compiler.target, *flags)
-    texts = [file.read_text() for file in sorted(source.parent.glob("*.*")) if file.suffix in (".cpp", ".h")]
+    files = sorted(file for file in folder.iterdir() if file.suffix in (".cpp", ".h"))
+    texts = [file.read_text() for file in files]
 
-    def build(folder: Path) -> Path:
+    def build(temporary: Path) -> Path:
         before()
-        return _build([source], compiler, flags, folder)
+        return _build([file for file in files if file.suffix == ".cpp"], compiler, flags, temporary)
 
     return _cached(_key(*texts, compiler, flags), ".so", build)
 
