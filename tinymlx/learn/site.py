@@ -33,7 +33,7 @@ math[display=block] { margin: 1rem 0; } math { font-size: 1.08em; }
 """
 _HEADING = re.compile(r"<h([23])>(.*?)</h\1>")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
-_LINK = re.compile(r'<a href="(?!https?:|#)([^"#]*)(#[^"]*)?">(.*?)</a>')
+_LINK = re.compile(r'<a href="(?!https?:|#)([^"#]*)(#[^"]*)?">(.*?)</a>', re.DOTALL)
 
 
 def build_site(out: Path) -> Path:
