@@ -32,7 +32,9 @@ def assert_equal(ours, backend, text):
 # Encoding.
 
 
-@pytest.mark.parametrize("name", ["gpt-2", "smollm", "qwen2", "llama3", "default"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("gpt-2", marks=pytest.mark.full), "smollm", "qwen2", "llama3", "default"]
+)
 def test_encodes_as_the_library_does(name):
     pipeline = PIPELINES[name]
     backend = train_byte_level(pipeline.pre_tokenizer(), ignore_merges=pipeline.ignore_merges)

@@ -301,8 +301,8 @@ CLOSED = [
     for redirect in ("<&-", "2>&-", ">&-", ">/dev/full", "0>/dev/null")
 ]
 CLOSED += [
-    ("chat", redirect)
-    for redirect in ("<&-", "2>&- </dev/null", ">&- </dev/null", ">/dev/full </dev/null", "0>/dev/null")
+    pytest.param("chat", redirect, marks=[pytest.mark.full] if at else [])
+    for at, redirect in enumerate(("2>&- </dev/null", "<&-", ">&- </dev/null", ">/dev/full </dev/null", "0>/dev/null"))
 ]
 CLOSED += [("generate -p - -m 2", redirect) for redirect in ("<&-", "0>/dev/null")]
 

@@ -423,7 +423,7 @@ class TestMetalDay:
     def test_a_helper_comes_along_and_bytes_are_counted(self, day):
         subject = self.graded(day, self.answer)
         assert_bytes(subject.traffic["x"].read, 4096, 2, "x")
-        with pytest.raises(Wrong, match="2.00 times the bytes needed"):
+        with pytest.raises(Wrong, match="x: 2 times the bytes that are needed, more than the 1.5 allowed"):
             assert_bytes(subject.traffic["x"].read, 4096, 1.5, "x")
 
     @needs_compiler
@@ -435,6 +435,19 @@ class TestMetalDay:
         said = wrong.value.facts
         assert "race: thread" in said["what"] and all(f"mine.metal:{line}" in said["what"] for line in lines)
         assert f"{lines[1]}: total += partial[i];" in said["note"]
+
+    @needs_compiler
+    def test_a_line_of_the_products_names_the_call(self, day):
+        text = '#include "load.metal"\n' + self.answer.replace(
+            "v * v;", "v * v; }\ninline float first(const device float* p) { float to[8]; load8(p, to); return to[0];"
+        )
+        text = text.replace("square(float(value))", "square(float(value)) + first((const device float*)x + (1 << 12))")
+        with pytest.raises(Wrong) as wrong:
+            self.graded(day, text)
+        line = next(i for i, line in enumerate(text.splitlines(), 1) if "load8" in line)
+        said = wrong.value.facts
+        assert "load.metal" in said["what"] and "load8's: look at what reaches it as from, from here:\n" in said["note"]
+        assert f"\n{line}: inline float first" in said["note"]
 
     @needs_compiler
     def test_a_compile_error_names_the_line(self, day):

@@ -30,8 +30,8 @@ SEED = 7
 CASES = [(name, index) for name, cases in KERNELS.items() for index, _ in enumerate(cases(np.random.default_rng(SEED)))]
 
 
-# Each shape is compiled anew on a machine without a cache: the short run takes every seventh, watched or not.
-SHORT = [pytest.param(*case, marks=[pytest.mark.full] if case[1] % 7 else []) for case in CASES]
+# Each shape is compiled anew on a machine without a cache: the short run takes every fifteenth, watched or not.
+SHORT = [pytest.param(*case, marks=[pytest.mark.full] if case[1] % 15 else []) for case in CASES]
 
 
 def case_of(name, index):
@@ -66,8 +66,11 @@ def test_clean_under_the_checker(name, index):
     assert reports and not any(report.findings for report in reports), reports[0]
 
 
-@pytest.mark.parametrize("keys", [("T",), pytest.param(("T", "BITS", "MX"), marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name, keys",
+    [("w4_matvec", ("T",)), ("qk_norm_rope", ("T",))]
+    + [pytest.param(name, ("T", "BITS", "MX"), marks=pytest.mark.full) for name in KERNELS],
+)
 def test_metal_takes_the_text(name, keys, monkeypatch):
     """The strict pass: address spaces and the bans of Metal, for every dtype, and every packing."""
     needs_clang()
@@ -107,7 +110,7 @@ MATRIX = [(name, i) for name, i in CASES if name in ("w4_matvec", "norm_qkv", "n
 
 
 @pytest.mark.parametrize(
-    "name, index", [pytest.param(*case, marks=[pytest.mark.full] if case[1] % 6 != 2 else []) for case in MATRIX]
+    "name, index", [pytest.param(*case, marks=[pytest.mark.full] if case[1] % 15 != 2 else []) for case in MATRIX]
 )
 def test_matrix_units_are_right_and_clean(name, index, matrix_units):
     test_clean_under_the_checker(name, index)

@@ -662,6 +662,7 @@ def test_qwen3_equals_transformers(qwen3, qwen3_transformers):
             assert qwen3.decode(tokens, skip_special_tokens=skip) == theirs
 
 
+@pytest.mark.full
 def test_qwen3_through_gguf(tmp_path, qwen3):
     original = Tokenizer.from_file(str(qwen3_folder() / "tokenizer.json"))
     tokenizer = from_gguf(tmp_path, gguf_metadata(original, "qwen2"))
