@@ -86,9 +86,9 @@ def assert_bytes(moved: int, least: int, most: float, what: str) -> None:
     """Demands that at most `most` times the `least` bytes are moved: `subject.traffic["w"].read` of a kernel. Raises Wrong."""
     if moved > most * least:
         raise Wrong(
-            f"{what}: {moved / least:.2f} times the bytes needed",
-            expected=f"at most {most * least:.0f}",
-            got=str(moved),
+            f"{what}: {moved / least:.4g} times the bytes that are needed, more than the {most:.4g} allowed",
+            expected=f"at most {most * least:.0f} bytes",
+            got=f"{moved} bytes",
         )
 
 

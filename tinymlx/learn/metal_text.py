@@ -29,6 +29,11 @@ class Function:
     signature: str
     message: str | None
 
+    @property
+    def parameters(self) -> list[str]:
+        arguments = self.signature.partition(f"{self.name}(")[2]
+        return re.findall(r"(\w+)\)?(?:\[[^\]]*\])*(?=[,)])", arguments)
+
 
 @functools.lru_cache(64)  # the same files for every test
 def functions_of(text: str) -> dict[str, list[Function]]:

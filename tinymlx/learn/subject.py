@@ -5,6 +5,7 @@ import copy
 import functools
 import inspect
 import linecache
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -60,15 +61,27 @@ class MetalSubject:
         # A race explains the value that was read too early.
         findings = sorted((f for report in self.reports for f in report.findings), key=lambda f: f.kind != "race")
         if findings:
-            raise Wrong(str(findings[0]), note="\n".join([*self._shown(findings[0]), *map(str, findings[1:3])]))
+            notes = dict.fromkeys([*self._shown(findings[0]), *map(str, findings[1:3])])
+            raise Wrong(str(findings[0]), note="\n".join(notes))
         return result
 
+    def assert_stored_once(self) -> None:
+        """Demands that in the last run no two threads stored the same value in one place: harmless, but work in vain. Raises Wrong."""
+        for note in (note for report in self.reports for note in report.notes):
+            raise Wrong(f"stored more than once: {note}", note="\n".join(dict.fromkeys(self._shown(note))))
+
     def _shown(self, finding: Finding) -> Iterator[str]:
-        """The learner's lines that a finding names."""
-        lines = self._file.read_text(encoding="utf-8").splitlines() if self._file else []
-        for place in dict.fromkeys((p.file, p.line) for p in (finding.place, finding.other) if p):
-            if place[0] == str(self._file) and 0 < place[1] <= len(lines):
-                yield f"{place[1]}: {lines[place[1] - 1].strip()}"
+        """The learner's lines that a finding names, or that call the product's lines that it names."""
+        if self._file is None:
+            return
+        lines = self._file.read_text(encoding="utf-8").splitlines()
+        for place in (p for p in (finding.place, finding.other) if p and p.line):
+            calls = [(place.file, place.line), *place.callers]
+            mine = next((i for i, (file, _) in enumerate(calls) if file == str(self._file)), None)
+            if mine != 0:
+                yield _of_product(*calls[mine - 1 if mine else 0]) + (", from here:" if mine else "")
+            if mine is not None and (line := calls[mine][1]) <= len(lines):
+                yield f"{line}: {lines[line - 1].strip()}"
 
     @property
     def traffic(self) -> dict[str, Traffic]:
@@ -78,6 +91,18 @@ class MetalSubject:
             s = total.get(name, Traffic(0, 0, 0, 0))
             total[name] = Traffic(max(s.size, t.size), s.read + t.read, s.distinct + t.distinct, s.written + t.written)
         return total
+
+
+def _of_product(name: str, line: int) -> str:
+    """That a line of a file is not the learner's, and which parameters of its function stand in it."""
+    folder, said = paths.metal_kernels(), f"{name}:{line} is not yours"
+    for file in (folder / "include" / name, folder / name):
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        for f in (f for parts in metal_text.functions_of(text).values() for f in parts):
+            if f.line <= line <= f.line + f.text.count("\n"):
+                used = [p for p in f.parameters if re.search(rf"\b{p}\b", text.splitlines()[line - 1])]
+                return f"{said}, but {f.name}'s: look at what reaches it" + (f" as {', '.join(used)}" if used else "")
+    return f"{said}: look at what your functions store and return"
 
 
 def keeping_arguments(function: Callable, error: Exception) -> Callable:

@@ -43,11 +43,15 @@ _running = threading.Lock()  # threadgroup memory is one for the process
 
 @dataclass(frozen=True)
 class Place:
-    """Where, and by which thread of its threadgroup (-1: none in particular)."""
+    """Where, and by which thread of its threadgroup (-1: none in particular).
+
+    callers: (file, line) of the calls that led there, the nearest first, as far as they were inlined.
+    """
 
     file: str
     line: int
     thread: int = -1
+    callers: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" if self.line else self.file or "the kernel"
@@ -392,19 +396,19 @@ def check(
     )
 
 
-def symbols(program: Path, addresses: set[int]) -> dict[int, tuple[str, int]]:
-    """Return addresses -> (file, line) of the kernel: the innermost place that is not metal.h's."""
+def symbols(program: Path, addresses: set[int]) -> dict[int, list[tuple[str, int]]]:
+    """Return addresses -> (file, line) of the kernel: the innermost place that is not metal.h's, then the calls around it."""
     if not addresses:
         return {}
     ordered = sorted(addresses)
     command = ["addr2line", "-i", "-a", "-e", str(program), *(hex(a - 1) for a in ordered)]
     printed = subprocess.run(command, capture_output=True, text=True).stdout
-    places: dict[int, tuple[str, int]] = {}
+    places: dict[int, list[tuple[str, int]]] = {}
     for address, block in zip(ordered, re.split(r"^0x[0-9a-f]+\n", printed, flags=re.MULTILINE)[1:]):
         frames = [re.match(r"(.*):(\d+)", line) for line in block.splitlines()]
         frames = [(compiler.short(f[1]), int(f[2])) for f in frames if f]
         own = [f for f in frames if not compiler.is_ours(f[0])]
-        places[address] = (own or frames or [("", 0)])[0]
+        places[address] = own or frames or [("", 0)]
     return places
 
 
@@ -416,12 +420,15 @@ def unique(findings: Iterable[Finding]) -> list[Finding]:
     return list(first.values())
 
 
-def finding(fields: list[str], places: dict[int, tuple[str, int]], items: dict[str, int]) -> Finding:
+def finding(fields: list[str], places: dict[int, list[tuple[str, int]]], items: dict[str, int]) -> Finding:
     """From a line of shadow.cpp's report."""
     kind, group, thread, pc, file, line, thread2, pc2, file2, line2, name, offset, *more = fields
     group = int(group)
-    at = Place(*(places.get(int(pc)) or (compiler.short(file), int(line))), int(thread))
-    other = Place(*(places.get(int(pc2)) or (compiler.short(file2), int(line2))), int(thread2))
+    (at, *calls), (other, *calls2) = (
+        places.get(int(address)) or [(compiler.short(name), int(number))]
+        for address, name, number in ((pc, file, line), (pc2, file2, line2))
+    )
+    at, other = Place(*at, int(thread), tuple(calls)), Place(*other, int(thread2), tuple(calls2))
     where = f"{name}[{int(offset) // items[name]}]" if name in items else f"byte {offset} of {name}"
     who = f"thread {thread} of threadgroup {group}"
     pair = None
