@@ -20,7 +20,8 @@ inline float nibble(uint word, int i) {
 //   scale, bias    GROUP == 32: scale_of<MX>(w.scales[row][group of k]), and the bias as a float, 0 where MX: this packing has none
 //                  GROUP > 32: `scale` becomes the scale in the group's first lane, the bias in its second, 0 in others; `bias` stays free
 //
-// A lane that is not active reads nothing, and gets zeros in the place of all that it would have read.
+// A lane that is not active reads nothing, and gets zeros in the place of all that it would have read. With GROUP > 32 scale or bias is one
+// load of one of two addresses, and no `if` stands around loads: for speed, results and bytes do not show it.
 template <int GROUP, int BITS, bool MX, typename S>
 inline void load_share(
     Packed<S> w, uint row, uint K, uint k, uint lane, bool active, thread uint4 (&packed)[BITS / 4], thread float& scale,
@@ -85,7 +86,8 @@ inline void dot_rows(
   static_assert(false, "2.4 task 3: a simdgroup's way along k");
 }
 
-// Task 4. mine[n * M + m] = the sum of total[n][m] over all 32 lanes of the simdgroup. The barrier comes after it, in dot_tile.
+// Task 4. mine[n * M + m] = the sum of total[n][m] over all 32 lanes of the simdgroup, stored by one of them. The barrier comes after it, in
+// dot_tile.
 template <int COUNT, int M>
 inline void store_sums(thread float (&total)[COUNT][M], uint lane, threadgroup float* mine) {
   static_assert(false, "2.4 task 4: the lanes add up");
@@ -105,8 +107,8 @@ inline float sum_of_splits(threadgroup float* partial, uint first, uint splits, 
 //   split         0        1     |     0        1
 //
 // Once dot_tile has stored all sums, output_of<M, OUTPUTS, NORM>(partial, first simdgroup of the tile, SPLITS, n, m, K, eps) is output n of
-// row m, n counted in the tile. The tile's 32 SPLITS lanes share its OUTPUTS * M outputs, which may be more than lanes; a row of y has only
-// N. delta [M, N] is added if DELTA, in float. residual [M, N] is added if RESIDUAL, to what was rounded to T before:
+// row m, n counted in the tile. The tile's 32 SPLITS lanes share its OUTPUTS * M outputs, which may be more than lanes: each is made and
+// stored once. A row of y has only N. delta [M, N] is added if DELTA, in float. residual [M, N] is added if RESIDUAL, to what was rounded to T before:
 // y = T(float(T(value)) + float(residual)).
 template <typename T, bool MATRIX, int M, int GROUP, int BITS, bool MX, bool NORM, bool DELTA, bool RESIDUAL, int OUTPUTS, int SPLITS,
     typename S, typename V, typename E>

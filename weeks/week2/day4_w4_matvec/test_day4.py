@@ -10,7 +10,7 @@ import pytest
 
 from tinymlx.kernels.metal import MetalKernel
 from tinymlx.kernels.w4_matvec import w4_matvec
-from tinymlx.learn.grading import assert_bytes, assert_close, assert_same, roundoff, to_float64
+from tinymlx.learn.grading import assert_bytes, assert_close, assert_true, roundoff, to_float64
 from tinymlx.ops import Linear, Quantization
 
 U = roundoff(mx.float32)
@@ -71,7 +71,10 @@ class TestTask1Nibble:
         words = mx.array((codes << np.arange(0, 32, 4, dtype=np.uint32)).sum(1).astype(np.uint32))
         launch = {"template": {}, "grid": (128, 1, 1), "threadgroup": (32, 1, 1)}
         y = subject.run(self.KERNEL, words, **launch, shapes=[(128, 8)], dtypes=[mx.float32])[0]
-        assert_same(y, codes.astype(np.float32), what="numbers of the words")
+        wrong = np.argwhere(np.array(y) != codes)
+        at, i = wrong[0] if len(wrong) else (0, 0)
+        which = f"{len(wrong)} of {codes.size} are another number, the first is number {i} of the word {words[int(at)].item():#010x}"
+        assert_true(not len(wrong), which, expected=f"{codes[at, i]}.0", got=f"{y[int(at), int(i)].item():.9g}")
 
 
 class TestTask2Loads:
@@ -145,6 +148,14 @@ class TestTask3Products:
         bound = np.concatenate([bound_a[0, 1:3], bound_b[0, 2:4], [80 * U * squares]])
         assert_close(y, want, bound, dtype=mx.float32, what="totals of a, of b, and squares")
 
+    def test_an_idle_tile_reads_nothing(self, subject, rng, draw):
+        """9 rows are three tiles; the second threadgroup has a fourth, which reads neither x nor weights. (The third reads row 8 four times.)"""
+        w = packed(rng, 9, 2112, 64, mx.float32)
+        subject.run(w4_matvec, draw(1, 2112), w)
+        for name, array in (("w", w.weight), ("scales", w.scales), ("biases", w.biases)):
+            assert_bytes(subject.traffic[name].read, array.nbytes // 9 * 12, 1.05, f"{name}, rows of three tiles")
+        assert_bytes(subject.traffic["x"].read, 3 * 3 * 1024 * 4, 1, "x, blocks of three tiles")
+
 
 class TestTask4Outputs:
     def test_nine_rows_and_nine_outputs(self, subject, rng, draw):
@@ -152,8 +163,14 @@ class TestTask4Outputs:
         check(subject, draw(9, 96), packed(rng, 9, 96, 32, mx.float32))
 
     def test_two_simdgroups_share_k(self, subject, rng, draw):
-        """From K = 2048 on a tile's k is split among two simdgroups: their sums are added, each tile's its own."""
-        check(subject, draw(1, 2112), packed(rng, 9, 2112, 64, mx.float32))
+        """From K = 2048 on a tile's k is split among two simdgroups: their sums are added, each tile's its own. With 9 rows both store outputs."""
+        check(subject, draw(9, 2112), packed(rng, 9, 2112, 64, mx.float32))
+
+    def test_all_is_stored_once(self, subject, rng, draw):
+        """Of 9 rows and 9 outputs, and of the sums of a simdgroup, each is stored by one lane, once: more stores of the same value are in vain."""
+        subject.run(w4_matvec, x := draw(9, 2112), packed(rng, 9, 2112, 64, mx.float32))
+        subject.assert_stored_once()
+        assert_bytes(subject.traffic["y"].written, x.shape[0] * 9 * 4, 1, "y, written")
 
     def test_delta_and_residual(self, subject):
         """The product is 257, which bfloat16 does not have. delta is added before rounding, residual after it, as unfused layers do."""
