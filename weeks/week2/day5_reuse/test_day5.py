@@ -99,6 +99,12 @@ class TestTask1NormQkv:
             assert_bytes(subject.traffic[f"w{name}"].read, w.weight.nbytes, 1, f"w{name}")
 
 
+def rounded(values, error):
+    """What bfloat16 makes of results that may be off by `error`, and where that is certain: not beside the middle of two numbers."""
+    low, high = (to_float64(mx.array((values + e).astype(np.float32)).astype(mx.bfloat16)) for e in (-error, error))
+    return low, low == high
+
+
 class TestTask2NormGateUp:
     def run(self, subject, x, weight, gate, up):
         y = subject.run(norm_gate_up, x, weight, EPS, gate, up)
@@ -130,6 +136,20 @@ class TestTask2NormGateUp:
         self.run(subject, draw(8, 192, dtype=mx.bfloat16), draw(192, dtype=mx.bfloat16), gate, up)
         for name, w in (("wg", gate), ("wu", up)):
             assert_bytes(subject.traffic[name].read, w.weight.nbytes, 1, name)
+
+    def test_each_step_is_rounded(self, subject, draw, pack):
+        """g, u and silu(g) are rounded to bfloat16 before they are used, so that y is bit for bit what layers that store them give. More digits are
+        another result."""
+        gate, up = (pack(16, 192, mx.bfloat16) for _ in range(2))
+        x, weight = draw(8, 192, dtype=mx.bfloat16), draw(192, dtype=mx.bfloat16)
+        y = subject.run(norm_gate_up, x, weight, EPS, gate, up)
+        h = normed(x, weight)
+        (g, sure_g), (u, sure_u) = rounded(*product(h, gate)), rounded(*product(h, up))
+        silu = g / (1 + np.exp(-g))
+        silu, sure_silu = rounded(silu, 8 * U * np.abs(silu))
+        want, sure = rounded(silu * u, U * np.abs(silu * u))
+        sure &= sure_g & sure_u & sure_silu
+        assert_close(y, want, np.where(sure, 0, np.inf), dtype=mx.bfloat16, what="y")
 
 
 def matmul_against_float64(subject, x, w):
