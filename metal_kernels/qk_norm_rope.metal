@@ -13,40 +13,61 @@
 // Reference  tinymlx/ops/rope.py: rope, tinymlx/ops/norm.py: rms_norm
 // Read after rms_norm.metal; new here: one launch over two arrays, a change of layout on the way out
 
-template <typename T, int D, bool NORM, typename V, typename O>
-inline void qk_norm_rope(
-    const device T* q, const device T* k, const device V* q_weight, const device V* k_weight, const device float* eps,
-    const device O* offsets, const device float* periods, const device float* scale, device T* y_q, device T* y_k, uint H, uint G,
-    uint L, uint l, uint head, uint b, uint lane) {
-  const int HALF = D / 2, PAIRS = (HALF + 31) / 32;
-  const bool is_query = head < H;
-  const uint heads = is_query ? H : G, h = is_query ? head : head - H;
-  if (h >= heads) {  // the last threadgroup's simdgroups behind the last key head
-    return;
-  }
-  const device T* x = (is_query ? q : k) + ((b * L + l) * heads + h) * D;
-  const device V* weight = is_query ? q_weight : k_weight;
-  device T* y = (is_query ? y_q : y_k) + ((b * heads + h) * L + l) * D;
-
-  float first[PAIRS], second[PAIRS], squares = 0;
+// Of one head the pairs i = 32 p + lane, zeros behind its end: first[p] is number i and second[p] number i + D/2, as they are or normalised.
+template <int D, bool NORM, typename T, typename V, int PAIRS>
+inline void norm_head(
+    const device T* x, const device V* weight, const device float* eps, uint lane, thread float (&first)[PAIRS],
+    thread float (&second)[PAIRS]) {
+  const int HALF = D / 2;
+  float squares = 0;
   for (int p = 0; p < PAIRS; p++) {
     const int i = p * 32 + lane;
     first[p] = i < HALF ? float(x[i]) : 0.0f;
     second[p] = i < HALF ? float(x[i + HALF]) : 0.0f;
     squares += first[p] * first[p] + second[p] * second[p];
   }
-  const float inverse = NORM ? rsqrt(simd_sum(squares) / float(D) + eps[0]) : 1.0f;
+  if (NORM) {
+    const float inverse = rsqrt(simd_sum(squares) / float(D) + eps[0]);
+    for (int p = 0; p < PAIRS; p++) {
+      const int i = p * 32 + lane;
+      if (i < HALF) {
+        first[p] = float(weight[i]) * first[p] * inverse;
+        second[p] = float(weight[i + HALF]) * second[p] * inverse;
+      }
+    }
+  }
+}
 
-  const float position = float(offsets[b] + O(l));
+// y: the head whose pairs `norm_head` has left, turned by position / period radians and scaled.
+template <int D, typename T, int PAIRS>
+inline void turn_head(
+    thread float (&first)[PAIRS], thread float (&second)[PAIRS], float position, const device float* periods, const device float* scale,
+    uint lane, device T* y) {
+  const int HALF = D / 2;
   for (int p = 0; p < PAIRS; p++) {
     const int i = p * 32 + lane;
     if (i < HALF) {
-      const float n = NORM ? float(weight[i]) * first[p] * inverse : first[p];
-      const float m = NORM ? float(weight[i + HALF]) * second[p] * inverse : second[p];
       const float angle = position / periods[i];
       const float cosine = precise::cos(angle) * scale[0], sine = precise::sin(angle) * scale[0];
-      y[i] = T(n * cosine - m * sine);
-      y[i + HALF] = T(m * cosine + n * sine);
+      y[i] = T(first[p] * cosine - second[p] * sine);
+      y[i + HALF] = T(second[p] * cosine + first[p] * sine);
     }
   }
+}
+
+template <typename T, int D, bool NORM, typename V, typename O>
+inline void qk_norm_rope(
+    const device T* q, const device T* k, const device V* q_weight, const device V* k_weight, const device float* eps,
+    const device O* offsets, const device float* periods, const device float* scale, device T* y_q, device T* y_k, uint H, uint G,
+    uint L, uint l, uint head, uint b, uint lane) {
+  const bool is_query = head < H;
+  const uint heads = is_query ? H : G, h = is_query ? head : head - H;
+  if (h >= heads) {  // the last threadgroup's simdgroups behind the last key head
+    return;
+  }
+  const device T* x = (is_query ? q : k) + ((b * L + l) * heads + h) * D;
+  device T* y = (is_query ? y_q : y_k) + ((b * heads + h) * L + l) * D;
+  float first[(D / 2 + 31) / 32], second[(D / 2 + 31) / 32];
+  norm_head<D, NORM>(x, is_query ? q_weight : k_weight, eps, lane, first, second);
+  turn_head<D>(first, second, float(offsets[b] + O(l)), periods, scale, lane, y);
 }

@@ -11,6 +11,22 @@
 // Reference  tinymlx/ops/norm.py: rms_norm
 // Read first of all
 
+// To every thread the sum of `value` over SIMDGROUPS simdgroups; `partial` is not free again before the next barrier.
+template <int SIMDGROUPS>
+inline float sum_of_threadgroup(float value, uint lane, uint simdgroup, threadgroup float* partial) {
+  const float sum = simd_sum(value);
+  if (lane == 0) {
+    partial[simdgroup] = sum;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float total = 0;
+  for (int i = 0; i < SIMDGROUPS; i++) {
+    total += partial[i];
+  }
+  return total;
+}
+
+// One row, by all threads of its threadgroup; each reads again of h only what it has written itself.
 template <typename T, bool RESIDUAL, int SIMDGROUPS, typename X, typename W, typename E>
 inline void rms_norm(
     X x, X residual, W weight, E eps, device T* y, device T* h, int K, uint row, uint lane_in_group, uint lane, uint simdgroup,
@@ -26,16 +42,7 @@ inline void rms_norm(
     }
     squares += float(value) * float(value);
   }
-
-  squares = simd_sum(squares);
-  if (lane == 0) {
-    partial[simdgroup] = squares;
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  float total = 0;
-  for (int i = 0; i < SIMDGROUPS; i++) {
-    total += partial[i];
-  }
+  const float total = sum_of_threadgroup<SIMDGROUPS>(squares, lane, simdgroup, partial);
   const float inverse = rsqrt(total / float(K) + float(eps[0]));
 
   for (uint i = lane_in_group; i < uint(K); i += lanes) {

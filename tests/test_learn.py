@@ -397,10 +397,11 @@ class TestMetalDay:
     @pytest.fixture
     def day(self, desk):
         text = (paths.metal_kernels() / "rms_norm.metal").read_text()
-        function = functions_of(text)["rms_norm"][0].text
+        total, function = (functions_of(text)[name][0].text for name in ("sum_of_threadgroup", "rms_norm"))
         marker = '{ static_assert(false, "2.6 task 1: the norm"); }\n'
         (desk / "exercise.metal").write_text(f"{self.HEAD}// The norm.\n{function.partition('{')[0]}{marker}")
-        self.answer = self.HEAD + function.replace("float(value) * float(value)", "square(float(value))")
+        answer = f"{self.HEAD}{total}\n\n{function}".replace("float(value) * float(value)", "square(float(value))")
+        self.answer = answer.replace("sum_of_threadgroup", "sum_of_mine")  # a helper that is no function of the day
         return MetalDay("2.6", "norm", desk)
 
     def graded(self, day, text):
