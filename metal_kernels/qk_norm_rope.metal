@@ -13,7 +13,8 @@
 // Reference  tinymlx/ops/rope.py: rope, tinymlx/ops/norm.py: rms_norm
 // Read after rms_norm.metal; new here: one launch over two arrays, a change of layout on the way out
 
-// Of one head the pairs i = 32 p + lane, zeros behind its end: first[p] is number i and second[p] number i + D/2, as they are or normalised.
+// Of one head the pairs i = 32 p + lane, zeros behind its end: first[p] is number i and second[p] number i + D/2, as they are or
+// normalised.
 template <int D, bool NORM, typename T, typename V, int PAIRS>
 inline void norm_head(
     const device T* x, const device V* weight, const device float* eps, uint lane, thread float (&first)[PAIRS],

@@ -14,6 +14,7 @@ from tinymlx.engine import Session
 from tinymlx.errors import UserError
 from tinymlx.kernels import metal
 from tinymlx.kernels.cases import KERNELS, excess
+from tinymlx.kernels.gradient import gradients
 from tinymlx.kernels.host import strict
 from tinymlx.kernels.norm_gate_up import ours as norm_gate_up
 from tinymlx.kernels.norm_qkv import ours as norm_qkv
@@ -178,9 +179,11 @@ def packed(bits=4, group=64, mode="affine", K=128, dtype=mx.float32):
             packed()._replace(biases=mx.ones((8, 2), mx.float16)),
             "scales is mlx.core.float32 and biases",
         ),
-        (mx.ones((1, 0)), packed(), "K 0"),
-        (mx.ones((1, 96)), packed(), "divide K"),
-        (mx.ones((1, 256)), packed(), r"needs uint32 \[N, 32\]"),
+        (mx.ones((1, 0)), packed()._replace(weight=mx.zeros((8, 0), mx.uint32)), "K 0"),
+        (mx.ones((1, 96)), packed(), r"x has shape \(1, 96\); w of \(8, 16\) needs \[..., 128\]"),
+        (mx.ones((1, 256)), packed(), r"needs \[..., 128\]"),
+        (mx.ones((1, 96)), packed(K=96, group=32)._replace(quantization=ops.Quantization(64, 4)), "divide K"),
+        (mx.ones((1, 128)), packed()._replace(weight=mx.ones((8, 16))), r"uint32 \[N, K \* 4 / 32\]"),
         (mx.ones((1, 128), mx.int32), packed(), "x is mlx.core.int32"),
         (mx.ones((1, 128)), packed(dtype=mx.int32), "scales is mlx.core.int32"),
         (mx.ones((17, 128)), packed(), "17 rows; at most 16"),
@@ -212,9 +215,10 @@ def test_w4_matvec_names_what_does_not_fit(given, said):
     "arguments, said",
     [
         ((mx.ones((2, 8), mx.int32), mx.ones(8), 1e-6), "x is mlx.core.int32"),
-        ((mx.ones((2, 8)), mx.ones(7), 1e-6), r"weight has shape \(7,\)"),
+        ((mx.ones((2, 8)), mx.ones(7), 1e-6), r"weight is mlx.core.float32 \(7,\)"),
         ((mx.ones((2, 8)), mx.ones(8), 1e-6, mx.ones((1, 8))), "residual is"),
-        ((mx.array(1.0), mx.ones(1), 1e-6), "weight has shape"),
+        ((mx.array(1.0), mx.ones(1), 1e-6), "weight is"),
+        ((mx.ones((2, 8)), mx.ones(8, mx.int32), 1e-6), "weight is mlx.core.int32"),
     ],
 )
 def test_rms_norm_names_what_it_does_not_take(arguments, said):
@@ -305,3 +309,56 @@ def test_five_launches_a_layer_beside_attention(monkeypatch):
     model.head(hidden)
     layer = ["norm_qkv", "qk_norm_rope", "w4_matvec", "norm_gate_up", "w4_matvec"]
     assert launched == ["embed_w4", *layer * config.num_hidden_layers, "w4_matvec"]
+
+
+def test_operations_leave_to_others_what_ours_would_answer_otherwise():
+    """A norm's weight of another dtype makes outputs wider elsewhere; a residual that is broadcast; bias and DoRA."""
+    x, w, norm = mx.ones((1, 3, 128), mx.float16), packed(), mx.ones(128)
+    route = lambda name: operations[name].routes["ours"]  # noqa: E731
+    assert not route("head").applies(x, norm, 1e-6, w) and route("head").applies(x, norm.astype(mx.float16), 1e-6, w)
+    assert not route("norm_qkv").applies(x, norm, 1e-6, w, w, w)
+    assert not route("norm_gate_up").applies(x, norm, 1e-6, w, w)
+    assert not route("linear_residual").applies(mx.ones(8, mx.float16), x, w)
+    assert not route("linear_residual").applies(mx.ones((1, 3, 8)), x, w)
+    assert not route("linear_residual").applies(mx.ones((1, 3, 8), mx.float16), x, w._replace(bias=mx.ones(8)))
+    dora = ops.Lora(mx.ones((2, 128)), mx.ones((8, 2)), 1.0, mx.ones(8))
+    assert not route("linear_residual").applies(mx.ones((1, 3, 8), mx.float16), x, w._replace(lora=dora))
+
+
+@pytest.mark.parametrize(
+    "tokens, table, said",
+    [
+        (mx.array([1.0]), packed(), "tokens is mlx.core.float32"),
+        (mx.array([1]), packed()._replace(scales=mx.ones((3, 2))), "scales has shape"),
+        (mx.array([1]), packed()._replace(biases=None), "biases has shape None"),
+        (
+            mx.array([1]),
+            packed()._replace(**{n: mx.zeros((0, k)) for n, k in (("scales", 2), ("biases", 2))}),
+            "scales has",
+        ),
+    ],
+)
+def test_embed_names_what_it_does_not_take(tokens, table, said):
+    with pytest.raises(ValueError, match=said):
+        operations["embed"].routes["ours"].run(tokens, table, mx.float32)
+    assert not operations["embed"].routes["ours"].applies(tokens, table, mx.float32)
+
+
+def test_forward_mode_raises_and_is_not_zero():
+    x, w = mx.ones((1, 128)), packed()
+    with pytest.raises(NotImplementedError):
+        mx.eval(mx.jvp(lambda a: w4_matvec(a, w), [x], [x])[1])
+    with gradients(), pytest.raises(NotImplementedError):
+        mx.eval(mx.jvp(lambda a: operations["head"].routes["ours"].run(a, mx.ones(128), 1e-6, w), [x], [x])[1])
+
+
+def test_narrow_offsets_do_not_wrap():
+    q, k, periods = mx.random.normal((1, 300, 4)), mx.random.normal((1, 300, 4)), mx.array([1.0, 50.0])
+    for offsets in (mx.array([0], mx.uint8), mx.array([4_000_000_000], mx.uint32)):
+        got = qk_norm_rope(q, k, None, None, 1e-6, offsets, periods, 1.0)[0]
+        want = (
+            operations["qk_norm_rope"]
+            .routes["twin"]
+            .run(q, k, None, None, 1e-6, offsets.astype(mx.int64), periods, 1.0)
+        )
+        assert mx.abs(got - want[0]).max() < (1e-3 if offsets.dtype == mx.uint8 else 10)

@@ -31,22 +31,28 @@ def mlx(tokens: mx.array, table: Linear, dtype: mx.Dtype) -> mx.array:
     return (packed if scales is None else linear_mlx.dense(rows)).astype(dtype)
 
 
+def check(tokens: mx.array, table: Linear, dtype: mx.Dtype) -> None:
+    """Raises ValueError for what the kernel does not take."""
+    w4_matvec.check_weight(table)
+    if dtype not in w4_matvec.FLOATS:
+        raise ValueError(f"dtype is {dtype}; float32, float16 or bfloat16 is accepted")
+    if not mx.issubdtype(tokens.dtype, mx.integer):
+        raise ValueError(f"tokens is {tokens.dtype}; integers are accepted")
+    if table.weight.shape[0] == 0:
+        raise ValueError("table has no rows")
+
+
 def takes(tokens: mx.array, table: Linear, dtype: mx.Dtype) -> bool:
-    packing = table.quantization
-    return (
-        packing is not None
-        and packing.group_size in w4_matvec.FORMATS.get((packing.mode, packing.bits), ())
-        and table.weight.ndim == 2
-        and dtype in w4_matvec.FLOATS
-    )
+    try:
+        check(tokens, table, dtype)
+    except ValueError:
+        return False
+    return True
 
 
 def ours(tokens: mx.array, table: Linear, dtype: mx.Dtype) -> mx.array:
-    """Like the twin, but rounded once, to `dtype`. Raises ValueError for a table that `takes` does not take."""
-    if not takes(tokens, table, dtype):
-        raise ValueError(
-            f"table is packed as {table.quantization}, dtype is {dtype}; affine of 4 or 8 bits or mxfp4, to floating point, is accepted"
-        )
+    """Like the twin, but rounded once, to `dtype`. Raises ValueError for another packing, arrays that do not fit, or another dtype."""
+    check(tokens, table, dtype)
     group_size, bits, mode = table.quantization
     V, words = table.weight.shape
     lanes, K = min(-(-words // 32) * 32, 256), words * 32 // bits

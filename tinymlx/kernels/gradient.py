@@ -62,6 +62,10 @@ def _recorded(run: Callable, twin: Callable, args: tuple, kwargs: dict[str, Any]
 
         return tuple(mx.vjp(again, list(_tuple(primals)), list(_tuple(cotangents)))[1])
 
+    @function.jvp
+    def along(primals, tangents):
+        raise NotImplementedError("our kernels have no forward-mode derivative: use TINYMLX_KERNELS=mlx, or mx.grad")
+
     outputs = function(*_floats(args))
     if not isinstance(outputs, (tuple, list)):
         return outputs
@@ -73,12 +77,13 @@ def refusing(run: Callable, name: str, inputs: list[mx.array]) -> Any:
     """run(), whose outputs are no function of `inputs` for MLX: a gradient through them would be zero in silence, and raises instead."""
     function = mx.custom_function(lambda *_: run())
 
-    @function.vjp
-    def backwards(*_):
+    def refuse(*_):
         raise NotImplementedError(
             f"{name} has no gradient of its own: differentiate its operation within `gradients()`"
         )
 
+    function.vjp(refuse)
+    function.jvp(refuse)
     return function(*inputs)
 
 

@@ -36,7 +36,7 @@ head = Operation(
     routes={
         "twin": Route(twin),
         "mlx": Route(mlx),
-        "host": Route(host, applies=lambda x, weight, eps, w: cpu.takes(x, w)),
-        "ours": Route(ours, applies=lambda x, weight, eps, w: takes(x, w)),
+        "host": Route(host, applies=lambda x, weight, eps, w: cpu.takes(x, w, norm=weight)),
+        "ours": Route(ours, applies=lambda x, weight, eps, w: takes(x, w, norm=weight)),
     },
 )

@@ -36,7 +36,7 @@ linear_residual = Operation(
     routes={
         "twin": Route(twin),
         "mlx": Route(mlx),
-        "host": Route(host, applies=lambda residual, x, w: cpu.takes(x, w) and residual.dtype == mx.float32),
-        "ours": Route(ours, applies=lambda residual, x, w: takes(x, w) and residual.dtype == x.dtype),
+        "host": Route(host, applies=lambda residual, x, w: cpu.takes(x, w, residual=residual)),
+        "ours": Route(ours, applies=lambda residual, x, w: takes(x, w, residual=residual)),
     },
 )

@@ -58,7 +58,7 @@ def ours(x: mx.array, weight: mx.array, eps: float, gate: Linear, up: Linear) ->
 
 
 def _takes(x: mx.array, weight: mx.array, eps: float, gate: Linear, up: Linear) -> bool:
-    return takes(x, gate, up) and gate.weight.shape == up.weight.shape
+    return takes(x, gate, up, norm=weight) and gate.weight.shape == up.weight.shape
 
 
 norm_gate_up = Operation(
@@ -67,7 +67,7 @@ norm_gate_up = Operation(
     routes={
         "twin": Route(twin),
         "mlx": Route(mlx),
-        "host": Route(host, applies=lambda x, weight, eps, *w: cpu.takes(x, *w)),
+        "host": Route(host, applies=lambda x, weight, eps, *w: cpu.takes(x, *w, norm=weight)),
         "ours": Route(ours, applies=_takes),
     },
 )

@@ -69,7 +69,7 @@ def ours(
 
 
 def _takes(x: mx.array, weight: mx.array, eps: float, q: Linear, k: Linear, v: Linear) -> bool:
-    return takes(x, q, k, v) and k.weight.shape == v.weight.shape
+    return takes(x, q, k, v, norm=weight) and k.weight.shape == v.weight.shape
 
 
 norm_qkv = Operation(
@@ -78,7 +78,7 @@ norm_qkv = Operation(
     routes={
         "twin": Route(twin),
         "mlx": Route(mlx),
-        "host": Route(host, applies=lambda x, weight, eps, *w: cpu.takes(x, *w)),
+        "host": Route(host, applies=lambda x, weight, eps, *w: cpu.takes(x, *w, norm=weight)),
         "ours": Route(ours, applies=_takes),
     },
 )

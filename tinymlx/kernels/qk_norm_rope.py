@@ -81,6 +81,8 @@ def ours(q, k, q_weight, k_weight, eps, offsets, periods, scale):
     Raises ValueError for shapes that do not fit, one weight of two, or a dtype that is not float32, float16 or bfloat16.
     """
     _check(q, k, q_weight, k_weight, offsets, periods)
+    if offsets.dtype not in (mx.int32, mx.int64):  # positions are added to them
+        offsets = offsets.astype(mx.int64)
     (B, L, _), D = q.shape, 2 * periods.size
     H, G = q.shape[2] // D, k.shape[2] // D
     shapes, dtypes = [(B, H, L, D), (B, G, L, D)], [q.dtype] * 2
@@ -123,7 +125,7 @@ def _check(q, k, q_weight, k_weight, offsets, periods) -> None:
 
 def _applies(q, k, q_weight, k_weight, *_) -> bool:
     """A weight wider than q makes the outputs of the other routes wider too."""
-    if q.dtype not in FLOATS or k.dtype != q.dtype:
+    if q.dtype not in FLOATS or k.dtype != q.dtype or (q_weight is None) != (k_weight is None):
         return False
     return q_weight is None or q_weight.dtype == k_weight.dtype and mx.result_type(q, q_weight) == q.dtype
 

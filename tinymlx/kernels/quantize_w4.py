@@ -22,7 +22,7 @@ def quantize_w4(w: mx.array, group_size: int = 64) -> tuple[mx.array, mx.array, 
     """
     if w.dtype not in (mx.float32, mx.float16, mx.bfloat16):
         raise ValueError(f"w is {w.dtype}; float32, float16 and bfloat16 are accepted")
-    if group_size not in (32, 64, 128):
+    if not isinstance(group_size, int) or group_size not in (32, 64, 128):
         raise ValueError(f"group_size is {group_size}; 32, 64 and 128 are accepted")
     if w.ndim != 2 or w.shape[1] % group_size:
         raise ValueError(f"w has shape {w.shape}; [N, K] with K a multiple of {group_size} is accepted")

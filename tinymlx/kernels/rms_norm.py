@@ -5,7 +5,7 @@ import mlx.core as mx
 from tinymlx import ops
 from tinymlx.kernels.gradient import differentiable
 from tinymlx.kernels.metal import MetalKernel
-from tinymlx.kernels.w4_matvec import constant
+from tinymlx.kernels.w4_matvec import FLOATS, constant
 
 _LANES = """thread_index_in_threadgroup, thread_index_in_simdgroup, simdgroup_index_in_threadgroup, partial);"""
 _SCRATCH = "threadgroup float partial[SIMDGROUPS];\n  "
@@ -33,8 +33,10 @@ def rms_norm(
     """
     if x.dtype not in (mx.float32, mx.float16, mx.bfloat16):
         raise ValueError(f"x is {x.dtype}; float32, float16 and bfloat16 are accepted")
-    if x.ndim == 0 or weight.shape != x.shape[-1:]:
-        raise ValueError(f"weight has shape {weight.shape}; x of shape {x.shape} needs {x.shape[-1:]}")
+    if x.ndim == 0 or weight.shape != x.shape[-1:] or weight.dtype not in FLOATS:
+        raise ValueError(
+            f"weight is {weight.dtype} {weight.shape}; x of shape {x.shape} needs floating point {x.shape[-1:]}"
+        )
     if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
         raise ValueError(f"residual is {residual.dtype} {residual.shape}; x is {x.dtype} {x.shape}")
     if x.size == 0:

@@ -117,12 +117,19 @@ def constant(eps: float) -> mx.array:
     return mx.array([eps] * 8, mx.float32)
 
 
-def takes(x: mx.array, *weights: Linear) -> bool:
-    """Whether our kernels take these weights, all packed alike, with no bias and at most a plain adapter."""
+def takes(x: mx.array, *weights: Linear, norm: mx.array | None = None, residual: mx.array | None = None) -> bool:
+    """Whether our kernels take these weights, all packed alike, with no bias and at most a plain adapter.
+
+    norm: its weight must have x's dtype, since a wider one makes the outputs of the other routes wider. residual: as large as the product.
+    """
     try:
         for w in weights:
             check_packed(x, w)
     except ValueError:
+        return False
+    if norm is not None and (norm.dtype != x.dtype or norm.shape != x.shape[-1:]):
+        return False
+    if residual is not None and (residual.dtype, residual.shape) != (x.dtype, (*x.shape[:-1], len(weights[0].weight))):
         return False
     alike = len({(w.quantization, w.scales.dtype) for w in weights}) == 1
     return (
@@ -148,29 +155,38 @@ def check_rows(x: mx.array, normed: bool) -> None:
 
 def check_packed(x: mx.array, w: Linear) -> None:
     """Raises ValueError unless x [..., K] can be multiplied by the packed w [N, K]."""
-    quantization, K = w.quantization, x.shape[-1] if x.ndim else 0
+    K = check_weight(w)
+    if x.ndim == 0 or x.shape[-1] != K:
+        raise ValueError(f"x has shape {x.shape}; w of {w.weight.shape} needs [..., {K}]")
+    if x.dtype not in FLOATS:
+        raise ValueError(f"x is {x.dtype}; float32, float16 or bfloat16 is accepted")
+
+
+def check_weight(w: Linear) -> int:
+    """K of a packed w [N, K]. Raises ValueError for a packing that our kernels do not take, or parts that do not belong together."""
+    quantization = w.quantization
     if quantization is None or (quantization.mode, quantization.bits) not in FORMATS:
         raise ValueError(f"w is packed as {quantization}; affine with 4 or 8 bits and mxfp4 are accepted")
+    if w.weight.ndim != 2 or w.weight.dtype != mx.uint32:
+        raise ValueError(
+            f"w is {w.weight.dtype} {w.weight.shape}; uint32 [N, K * {quantization.bits} / 32] is accepted"
+        )
     group_sizes = FORMATS[quantization.mode, quantization.bits]
+    K = w.weight.shape[1] * 32 // quantization.bits
     if quantization.group_size not in group_sizes or K == 0 or K % quantization.group_size:
         accepted = ", ".join(map(str, group_sizes))
         raise ValueError(f"group_size is {quantization.group_size} and K {K}; {accepted} that divide K are accepted")
-    words = K * quantization.bits // 32
-    if w.weight.ndim != 2 or w.weight.shape[1] != words or w.weight.dtype != mx.uint32:
-        raise ValueError(f"w is {w.weight.dtype} {w.weight.shape}; x of {x.shape} needs uint32 [N, {words}]")
     scaled = (w.weight.shape[0], K // quantization.group_size)
-    arrays = {"scales": w.scales} | ({} if quantization.mode == "mxfp4" else {"biases": w.biases})
-    for name, array in arrays.items():
+    mx_scales = quantization.mode == "mxfp4"
+    for name, array in (("scales", w.scales), *([] if mx_scales else [("biases", w.biases)])):
         if array is None or array.shape != scaled:
             raise ValueError(f"{name} has shape {getattr(array, 'shape', None)}; w of {w.weight.shape} needs {scaled}")
-    kinds = (mx.uint8,) if quantization.mode == "mxfp4" else FLOATS
-    for name, array, accepted in (("x", x, FLOATS), *((name, array, kinds) for name, array in arrays.items())):
-        if array.dtype not in accepted:
-            raise ValueError(
-                f"{name} is {array.dtype}; {' or '.join(str(d).rpartition('.')[2] for d in accepted)} is accepted"
-            )
-    if len({array.dtype for array in arrays.values()}) > 1:
+        if array.dtype not in ((mx.uint8,) if mx_scales else FLOATS):
+            accepted = "uint8" if mx_scales else "float32, float16 or bfloat16"
+            raise ValueError(f"{name} is {array.dtype}; {accepted} is accepted")
+    if not mx_scales and w.scales.dtype != w.biases.dtype:
         raise ValueError(f"scales is {w.scales.dtype} and biases {w.biases.dtype}; one dtype is accepted")
+    return K
 
 
 def check_like(x: mx.array, shape: tuple[int, ...], **arrays: mx.array | None) -> None:

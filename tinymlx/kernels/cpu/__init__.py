@@ -18,6 +18,7 @@ from tinymlx.cache import KVView
 from tinymlx.errors import UserError
 from tinymlx.kernels.gradient import refusing
 from tinymlx.kernels.host import compiler
+from tinymlx.kernels.w4_matvec import check_packed
 from tinymlx.ops.linear import Linear, add_lora
 
 FLAGS = ("-O3", "-pthread", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
@@ -59,19 +60,20 @@ def threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def takes(x: mx.array, *weights: Linear) -> bool:
-    """Whether `products` takes them: float32 on a CPU, packed alike in 4 or 8 bits."""
-    return (
-        mx.default_device() == mx.cpu
-        and x.dtype == mx.float32
-        and x.size > 0
-        and all(w.quantization is not None and w.quantization == weights[0].quantization for w in weights)
-        and weights[0].quantization.mode == "affine"
-        and weights[0].quantization.bits in (4, 8)
-        and weights[0].quantization.group_size in (32, 64, 128)
-        and all(w.weight.ndim == 2 and w.scales.dtype in KINDS and w.scales.dtype == w.biases.dtype for w in weights)
-        and library() is not None
-    )
+def takes(x: mx.array, *weights: Linear, norm: mx.array | None = None, residual: mx.array | None = None) -> bool:
+    """Whether `linears` takes them: float32 on a CPU, weights packed alike, affine in 4 or 8 bits."""
+    if mx.default_device() != mx.cpu or x.dtype != mx.float32 or x.size == 0 or library() is None:
+        return False
+    try:
+        for w in weights:
+            check_packed(x, w)
+    except ValueError:
+        return False
+    if norm is not None and (norm.dtype != mx.float32 or norm.shape != x.shape[-1:]):
+        return False
+    if residual is not None and (residual.dtype, residual.shape) != (x.dtype, (*x.shape[:-1], len(weights[0].weight))):
+        return False
+    return weights[0].quantization.mode == "affine" and len({w.quantization for w in weights}) == 1
 
 
 def linears(
@@ -85,7 +87,7 @@ def linears(
 
     residual: added to the only one. swiglu: of two, gate and up, becomes one.
     """
-    if norm and norm[0].dtype != mx.float32 or any(w.lora is not None or w.bias is not None for w in weights):
+    if any(w.lora is not None or w.bias is not None for w in weights):
         h = mx.fast.rms_norm(x, *norm) if norm else x
         outputs = refusing(lambda: products(h, *weights), "a product on a CPU", [h])
         for i, w in enumerate(weights):
@@ -157,7 +159,7 @@ def attend(
     """As the operation of this name: y [B, H, L, D]."""
     (B, H, L, D), G = q.shape, k_new.shape[1]
     queries, keys, values = map(_floats, (q, k_new, v_new))
-    lengths, page, pool = np.array(kv.lengths), 1, queries
+    lengths, page, pool = np.array(kv.lengths).astype(np.int32), 1, queries
     pages = [np.zeros((B, 0), np.int32)] * 2
     if not kv.is_empty:
         pool, page = _bytes(kv.pool), kv.pool.shape[2]
