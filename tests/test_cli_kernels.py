@@ -257,6 +257,22 @@ def test_a_wrong_word_is_one_line(own, name, words, said):
     fails(lambda: command("check", name, *words), said)
 
 
+@pytest.mark.parametrize("name", ["softmax.metal", "exponential.metal", "twins.py", "x.npy", "link.json"])
+def test_a_report_is_never_written_over_what_is_checked(own, monkeypatch, name):
+    monkeypatch.setattr("tinymlx.kernels.check_file.check_file", None)
+    np.save(own / "x.npy", np.zeros((2, 150), np.float32))
+    (own / "link.json").symlink_to(own / "twins.py")
+    before = (own / name).read_bytes()
+    words = (str(own / "softmax.metal"), "--input", f"x={own / 'x.npy'}", "--report", str(own / name))
+    fails(lambda: command("check", *words), "is a file that the check reads")
+    assert (own / name).read_bytes() == before
+
+
+def test_a_report_is_never_written_over_a_kernel_of_ours():
+    kernel = paths.metal_kernels() / "rms_norm.metal"
+    fails(lambda: command("check", "rms_norm", "--report", str(kernel)), "is a file that the check reads")
+
+
 @pytest.mark.parametrize(
     "function, said", [("short", "returns shapes"), ("leaves", "SystemExit"), ("none", "no attribute")]
 )

@@ -77,6 +77,7 @@ def check(name: str | None, report: str | None, seed: int, timed: bool, **given:
     if settings and not is_file:
         raise UserError(f"--{min(settings)} is for a file of yours; name it, as in `tinymlx kernels check my.metal`")
     check_writable(report)
+    _spare(report, Path(name) if is_file else None, settings)
     machine = inspect(isolated=False)
     record = {
         "machine": machine.as_dict(),
@@ -96,6 +97,17 @@ def check(name: str | None, report: str | None, seed: int, timed: bool, **given:
         write_json(record, report)
         click.echo(report)
     raise SystemExit(0 if good else 1)
+
+
+def _spare(report: str | None, file: Path | None, settings: dict[str, list[str]]) -> None:
+    """Raises UserError where the report would be written over a file that the check reads."""
+    from tinymlx import paths
+    from tinymlx.kernels.check_file import files_of
+
+    if report and Path(report).exists():
+        used = [*paths.metal_kernels().rglob("*.metal"), *(files_of(file, settings) if file else [])]
+        if any(path.exists() and path.samefile(report) for path in used):
+            raise UserError(f"--report {report} is a file that the check reads; name another file")
 
 
 def _compiler() -> str | None:

@@ -101,6 +101,15 @@ def check_file(path: Path, given: Settings, seed: int = 0) -> Checked:
     return Checked(inputs | outputs, report, errors, not_strict)
 
 
+def files_of(path: Path, given: Settings) -> list[Path]:
+    """The files that a check reads: the kernel, what it includes, arrays and twins, also where an option overrides them."""
+    text = _read(path)
+    both = [*_said(text, path).items(), *given.items()]
+    named = [value.partition("=")[2] for name, values in both if name == "input" for value in values]
+    named += [value.rpartition(":")[0] for name, values in both if name == "twin" for value in values]
+    return [path, *map(Path, filter(None, named)), *(path.parent / Path(name).name for name in _beside(text, path))]
+
+
 def _watch_whole(
     whole: compose.Composed, inputs: Arrays, outputs: Arrays, adds: bool, **launch
 ) -> tuple[Report, Arrays]:
@@ -204,17 +213,24 @@ def _tolerance(value: str) -> float:
 
 def _with_includes(text: str, path: Path) -> str:
     """With what it includes, from beside it or from metal_kernels/include, in its place."""
-    files, todo = {path.with_suffix(".metal").name: text}, [text]
-    while todo:
-        for name in re.findall(r'^#include "([\w.]+)"$', todo.pop(), re.MULTILINE):
-            if f"include/{name}" not in files and (path.parent / name).is_file():
-                files[f"include/{name}"] = _read(path.parent / name)
-                todo.append(files[f"include/{name}"])
+    files = {path.with_suffix(".metal").name: text, **_beside(text, path)}
     try:
         with metal.overlaid(files):
             return metal.source(path.stem)
     except FileNotFoundError as error:
         raise UserError(f"{path} includes {Path(error.filename).name}, which is not beside it; put it there") from None
+
+
+def _beside(text: str, path: Path) -> dict[str, str]:
+    """{"include/NAME": its text} of what the text includes and what that includes, where it lies beside the file."""
+    files: dict[str, str] = {}
+    todo = [text]
+    while todo:
+        for name in re.findall(r'^#include "([\w.]+)"$', todo.pop(), re.MULTILINE):
+            if f"include/{name}" not in files and (path.parent / name).is_file():
+                files[f"include/{name}"] = _read(path.parent / name)
+                todo.append(files[f"include/{name}"])
+    return files
 
 
 def _whole(text: str, function: str | None, file: str) -> compose.Composed:
