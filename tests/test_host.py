@@ -424,6 +424,42 @@ def test_the_cache_is_private_and_keyed_by_everything(tmp_path, monkeypatch):
     fails(compiler.cache_folder, "XDG_CACHE_HOME")
 
 
+@pytest.mark.parametrize("damage", [lambda made: made[: len(made) // 2], lambda made: b"", lambda made: b"x" * len(made)])
+def test_a_damaged_file_of_the_cache_is_built_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    built = []
+    monkeypatch.setattr(compiler, "_compile", lambda *given: compile_once(built, given))
+    composed = one_line_kernel("y[0] = x[0];").composed(**text_of(launch(np.zeros(8, np.float32))))
+    path = compiler.library(composed)
+    path.write_bytes(damage(path.read_bytes()))
+    assert compiler.library(composed) == compiler.library(composed) == path and len(built) == 2
+    assert compiler.load(path).anything() == 3
+
+
+def compile_once(built, given):
+    *_, folder = given
+    built.append(folder)
+    (folder / "small.cpp").write_text('extern "C" int anything() { return 3; }')
+    return compiler._build([folder / "small.cpp"], compiler.native(), ["-shared", "-fPIC"], folder)
+
+
+def test_a_cache_that_cannot_be_used_names_what_to_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    assert compiler.cache_folder() == tmp_path / "here" / "tinymlx" / "host"
+    kernel = one_line_kernel("y[thread_position_in_grid.x] = x[0];")
+    assert not kernel.check(**launch(np.zeros(8, np.float32)), schedules=1).findings
+    for path in compiler.cache_folder().iterdir():
+        path.chmod(0o600)  # as where programs may not run
+    fails(lambda: kernel.check(**launch(np.zeros(8, np.float32))), "Permission denied", "XDG_CACHE_HOME")
+    (tmp_path / "garbage").write_bytes(b"no library")
+    fails(lambda: compiler.load(tmp_path / "garbage"), "XDG_CACHE_HOME")
+    said = subprocess.CompletedProcess([], 1, "", "as: kernel.o: No space left on device")
+    monkeypatch.setattr(compiler.subprocess, "run", lambda *_, **__: said)
+    composed = one_line_kernel("y[0] = x[1];").composed(**text_of(launch(np.zeros(8, np.float32))))
+    fails(lambda: compiler.library(composed), "No space left on device", "XDG_CACHE_HOME")
+
+
 def test_divergence_ends_a_call_with_one_line():
     kernel = one_line_kernel("uint i = thread_position_in_grid.x;\nif (i > 3) y[i] = simd_sum(x[i]);")
     line = fails(lambda: kernel(**launch(np.zeros(32, np.float32))), "simd_sum", "thread 0", "has ended")

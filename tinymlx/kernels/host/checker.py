@@ -306,7 +306,7 @@ def run(composed: compose.Composed, buffers: dict, grid, threadgroup, loaded: di
     function = loaded.get(composed)
     if function is None:
         _host_run()
-        library = ctypes.CDLL(str(compiler.library(composed)))
+        library = compiler.load(compiler.library(composed))
         function = loaded[composed] = ctypes.cast(library.host_entry, ctypes.c_void_p)
     addresses = (ctypes.c_void_p * 64)(*(address(buffers[p.name]) for p in composed.buffers))
     sizes = ctypes.c_uint * 3
@@ -325,7 +325,7 @@ _runtime = []
 
 def _host_run():
     if not _runtime:
-        function = ctypes.CDLL(str(compiler.runtime()), mode=ctypes.RTLD_GLOBAL).host_run
+        function = compiler.load(compiler.runtime(), ctypes.RTLD_GLOBAL).host_run
         function.restype = ctypes.c_char_p
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
         _runtime.append(function)
@@ -366,6 +366,8 @@ def check(
             done = subprocess.run(command, timeout=limit, capture_output=True, text=True)
         except subprocess.TimeoutExpired:
             return Report(findings=[Finding("hang", Place("", 0), f"no end after {limit:.0f} s")])
+        except OSError as error:
+            raise compiler.unusable(program, error) from None
         if done.returncode or not report.exists():
             return Report(
                 findings=[Finding("crash", Place("", 0), f"the checking process ended with {done.returncode}")]

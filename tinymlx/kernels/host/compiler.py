@@ -4,6 +4,8 @@ A program of the cache is native code: the folder is private to the user, and th
 """
 
 import contextlib
+import ctypes
+import errno
 import functools
 import hashlib
 import os
@@ -88,7 +90,7 @@ def cpu_features() -> str:
 
 def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base) / "tinymlx" / "host"
+    folder = Path(base).absolute() / "tinymlx" / "host"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if folder.stat().st_uid == os.getuid():
@@ -169,17 +171,45 @@ def prune(folder: Path, days: int = 30) -> None:
                 path.unlink()
 
 
-def _cached(key: str, suffix: str, build) -> Path:
+def _cached(key: str, suffix: str, build: Callable[[Path], Path]) -> Path:
     """Built in a folder of its own and moved in place, so that a second process never sees half of it."""
     folder = cache_folder()
     path = folder / f"{key}{suffix}"
+    if not _is_whole(path):
+        try:
+            prune(folder)
+            with tempfile.TemporaryDirectory(dir=folder) as temporary:
+                made = build(Path(temporary))
+                digest = hashlib.sha256(made.read_bytes()).digest()
+                with made.open("ab") as file:
+                    file.write(digest)
+                os.replace(made, path)
+        except OSError as error:
+            raise unusable(path, error) from None
+    return path
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file ends in the checksum of the rest. To load half a library would end this process."""
     try:
         os.utime(path)  # used: `prune` spares it
+        made = path.read_bytes()
     except OSError:
-        prune(folder)
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            os.replace(build(Path(temporary)), path)
-    return path
+        return False
+    return made[-32:] == hashlib.sha256(made[:-32]).digest()
+
+
+def unusable(path: Path, error: OSError) -> UserError:
+    """For a file of the cache that cannot be written, loaded or started: no space left, or mounted noexec."""
+    reason = error.strerror or " ".join(str(error).split())
+    return UserError(f"{path}: {reason}; set XDG_CACHE_HOME to a folder with space, from which programs may run")
+
+
+def load(path: Path, mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path), mode=mode)
+    except OSError as error:
+        raise unusable(path, error) from None
 
 
 def _compile(composed: compose.Composed, compiler: Compiler, flags: list[str], folder: Path) -> Path:
@@ -211,6 +241,8 @@ def _run(command: list[str], folder: Path) -> str:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, timeout=LONGEST_S)
     except subprocess.TimeoutExpired:
         raise CompileError(f"the compiler took more than {LONGEST_S} s; make the kernel smaller") from None
+    if "No space left on device" in done.stderr:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if done.returncode:
         raise first_error(done.stderr)
     return done.stdout
