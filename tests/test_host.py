@@ -403,6 +403,24 @@ def test_without_a_compiler(monkeypatch):
         compiler.native.cache_clear()
 
 
+@pytest.mark.parametrize(
+    "chosen, said",
+    [
+        ("no_such", "there is no such program"),
+        *((name, "is no compiler of C++20") for name in ("false", "true", "cat", "sh", "sh -c")),
+        ("g++ -O0", None),
+    ],
+)
+def test_any_program_may_stand_in_cxx(monkeypatch, chosen, said):
+    monkeypatch.setenv("CXX", chosen)
+    if not shutil.which(chosen.split()[0]) and said != "there is no such program":
+        pytest.skip(f"no {chosen}")
+    if said:
+        fails(compiler.native.__wrapped__, f"CXX={chosen}", said, "unset it")
+    else:
+        assert compiler.native.__wrapped__().command == ("g++", "-O0")
+
+
 def test_the_cache_is_private_and_keyed_by_everything(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert stat.S_IMODE(compiler.cache_folder().stat().st_mode) == 0o700

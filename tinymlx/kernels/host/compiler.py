@@ -66,12 +66,29 @@ class Compiler:
 
 @functools.cache
 def native() -> Compiler:
-    """$CXX, or else the first of g++ and clang++ found. Raises UserError when there is none."""
-    for name in filter(None, (os.environ.get("CXX"), "g++", "clang++", "c++")):
+    """$CXX, which may hold options too, or else the first of g++ and clang++ found. Raises UserError when there is none."""
+    tune = ("-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native",)
+    if chosen := os.environ.get("CXX", "").strip():
+        command = (chosen,) if shutil.which(chosen) else tuple(chosen.split())
+        if not shutil.which(command[0]):
+            raise UserError(f"CXX={chosen}: there is no such program; set CXX to g++ or clang++, or unset it")
+        if not _compiles(command):
+            raise UserError(f"CXX={chosen} is no compiler of C++20; set CXX to a newer g++ or clang++, or unset it")
+        return Compiler(command, _version(command), tune)
+    for name in ("g++", "clang++", "c++"):
         if shutil.which(name):
-            tune = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
-            return Compiler((name,), _version((name,)), (tune,))
+            return Compiler((name,), _version((name,)), tune)
     raise UserError("no C++ compiler to check kernels with; install g++ (Debian: apt install g++) or set CXX")
+
+
+def _compiles(command: tuple[str, ...]) -> bool:
+    """Whether it answers as g++ and clang++ do: any program may stand in $CXX."""
+    asked = [*command, "-x", "c++", "-std=c++20", "-dM", "-E", os.devnull]
+    try:
+        done = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and b"#define __cplusplus" in done.stdout
 
 
 def _version(command: tuple[str, ...]) -> str:
@@ -258,7 +275,8 @@ def first_error(output: str) -> CompileError:
     errors = [(i, re.match(r"(.*?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)", line)) for i, line in enumerate(lines)]
     errors = [(i, found) for i, found in errors if found]
     if not errors:
-        return CompileError(f"the compiler failed: {lines[-1] if lines else 'no message'}; report this kernel")
+        said = lines[-1] if lines else "no message"
+        return CompileError(f"the compiler failed: {said}; set CXX to another g++ or clang++, or report this kernel")
     index, found = errors[0]
     file, line = found[1], int(found[2])
     if is_ours(file):  # the chain of instantiations before it, or the callers after it, lead to the kernel
