@@ -1,0 +1,19 @@
+// Scales the cosine alone.
+//
+// caught by: TestTask4Rope::test_against_float64
+
+template <int D, typename T, int PAIRS>
+inline void turn_head(
+    thread float (&first)[PAIRS], thread float (&second)[PAIRS], float position, const device float* periods, const device float* scale,
+    uint lane, device T* y) {
+  const int HALF = D / 2;
+  for (int p = 0; p < PAIRS; p++) {
+    const int i = p * 32 + lane;
+    if (i < HALF) {
+      const float angle = position / periods[i];
+      const float cosine = precise::cos(angle) * scale[0], sine = precise::sin(angle);
+      y[i] = T(first[p] * cosine - second[p] * sine);
+      y[i + HALF] = T(second[p] * cosine + first[p] * sine);
+    }
+  }
+}
