@@ -16,6 +16,7 @@ from tinymlx import cli, paths
 from tinymlx.bench import bandwidth
 from tinymlx.errors import UserError
 from tinymlx.kernels import bench, metal, timing
+from tinymlx.kernels import check_file as check_file_module
 from tinymlx.kernels.cases import KERNELS
 from tinymlx.kernels.check_file import check_file
 from tinymlx.kernels.host import strict
@@ -117,6 +118,14 @@ def short(x, n):
     return x[0]
 def leaves(x, n):
     raise SystemExit
+def turns(x, n):
+    return x + 1j
+def writes(x, n):
+    y = mx.softmax(x, axis=-1)
+    mx.eval(y)
+    memoryview(x)[0, 0] = 7
+    x[:] = 9
+    return y
 """
 TWICE = """// check: grid=9 threadgroup=9 input x=float16:9 output y=float16:9 input k=3
 // check: call uint i = thread_position_in_grid.x;
@@ -242,6 +251,10 @@ def test_what_only_metal_forbids(own):
         ("softmax.metal", ["--input", "n=1.5"], "1.5 is no uint32"),
         ("softmax.metal", ["--input", "n=many"], "'many' is not a number"),
         ("softmax.metal", ["--input", "x=float32:2x150:3..1"], "has no numbers in it"),
+        ("softmax.metal", ["--input", "x=float32:2x150:-inf..inf"], "-inf..inf reaches beyond float32"),
+        ("softmax.metal", ["--input", "x=float32:2x150:-1e308..1e308"], "reaches beyond float32"),
+        ("softmax.metal", ["--input", "x=int32:2x150:-1e40..1e40"], "reaches beyond float32"),
+        ("softmax.metal", ["--input", f"x=float32:2x150:{10**400}"], "is no float32"),
         ("softmax.metal", ["--input", "x=no.npy"], "no.npy cannot be read"),
         ("softmax.metal", ["--input", "z=float32:3"], "the kernel has no buffer z, but x, n, y"),
         ("softmax.metal", ["--output", "x=float32:3"], "x is an input and an output"),
@@ -255,6 +268,27 @@ def test_what_only_metal_forbids(own):
 def test_a_wrong_word_is_one_line(own, name, words, said):
     name = str(own / name) if "." in name else name
     fails(lambda: command("check", name, *words), said)
+
+
+@pytest.mark.parametrize("values", ["float16", ">f4", "fortran", "0-d", "bool"])
+def test_an_array_of_numpy_arrives_as_it_is(tmp_path, values):
+    a = np.arange(6).reshape(2, 3).astype(values if values in ("float16", ">f4", "bool") else "int32")
+    a = {"fortran": np.asfortranarray(a), "0-d": np.array(5, "int32")}.get(values, a)
+    np.save(tmp_path / "x.npy", a)
+    x = check_file_module._input("x", str(tmp_path / "x.npy"), None, np.random.default_rng(0))
+    assert x.tolist() == a.tolist() and x.shape == a.shape and np.array(x).dtype == a.dtype.newbyteorder("=")
+
+
+@pytest.mark.parametrize("values", [np.zeros(2, "M8[s]"), np.array(["a"]), np.zeros(2, complex), np.zeros(2, "V2")])
+def test_an_array_that_is_no_numbers_is_one_line(tmp_path, values):
+    np.save(tmp_path / "x.npy", values)
+    fails(lambda: check_file_module._input("x", str(tmp_path / "x.npy"), None, None), "x.npy cannot be read: it holds")
+
+
+@needs_compiler
+def test_a_twin_may_write_into_its_arguments(own):
+    checked = check_file(own / "softmax.metal", {"twin": [f"{own / 'twins.py'}:writes"]})
+    assert not checked.report.findings, checked.report
 
 
 @pytest.mark.parametrize("name", ["softmax.metal", "exponential.metal", "twins.py", "x.npy", "link.json"])
@@ -274,7 +308,7 @@ def test_a_report_is_never_written_over_a_kernel_of_ours():
 
 
 @pytest.mark.parametrize(
-    "function, said", [("short", "returns shapes"), ("leaves", "SystemExit"), ("none", "no attribute")]
+    "function, said", [("short", "returns shapes"), ("turns", "returns complex numbers"), ("leaves", "SystemExit"), ("none", "no attribute")]
 )
 def test_a_twin_that_is_wrong_is_one_line(own, function, said):
     fails(lambda: command("check", str(own / "softmax.metal"), "--twin", f"{own / 'twins.py'}:{function}"), said)

@@ -442,7 +442,9 @@ def test_the_cache_is_private_and_keyed_by_everything(tmp_path, monkeypatch):
     fails(compiler.cache_folder, "XDG_CACHE_HOME")
 
 
-@pytest.mark.parametrize("damage", [lambda made: made[: len(made) // 2], lambda made: b"", lambda made: b"x" * len(made)])
+@pytest.mark.parametrize(
+    "damage", [lambda made: made[: len(made) // 2], lambda made: b"", lambda made: b"x" * len(made)]
+)
 def test_a_damaged_file_of_the_cache_is_built_again(tmp_path, monkeypatch, damage):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     built = []

@@ -286,8 +286,11 @@ def _output(name: str, value: str) -> mx.array:
 def _input(name: str, value: str, declared: str | None, rng: np.random.Generator) -> mx.array:
     if value.endswith(".npy"):
         try:
-            return mx.array(np.load(value, allow_pickle=False))
-        except (OSError, ValueError, TypeError, EOFError) as error:
+            held = np.load(value, allow_pickle=False)
+            if held.dtype.kind not in "fiub":
+                raise TypeError(f"it holds {held.dtype}; save numbers that are not complex")
+            return mx.array(held.astype(held.dtype.newbyteorder("="), order="C"))
+        except (OSError, ValueError, TypeError, EOFError, RuntimeError, MemoryError) as error:
             raise UserError(f"input {name}: {value} cannot be read: {' '.join(str(error).split())}") from None
     if ":" not in value:
         number, dtype = _number(name, value), declared and _declared(declared)
@@ -303,6 +306,8 @@ def _input(name: str, value: str, declared: str | None, rng: np.random.Generator
     low, high = (_number(name, end) for end in fill.split("..", 1))
     if not low <= high:
         raise UserError(f"input {name}: {fill} has no numbers in it; write the smaller one first")
+    if max(abs(low), abs(high)) > float(np.finfo(np.float32).max):
+        raise UserError(f"input {name}: {fill} reaches beyond float32; write two finite numbers that it holds")
     if whole and isinstance(low, int) and isinstance(high, int):
         _filled(name, (), dtype, low), _filled(name, (), dtype, high)
         return mx.array(rng.integers(low, high, shape, np.uint64 if low >= 0 else np.int64, endpoint=True)).astype(
@@ -336,9 +341,9 @@ def _number(name: str, text: str) -> int | float:
 
 
 def _filled(name: str, shape: tuple[int, ...], dtype: mx.Dtype, number: int | float) -> mx.array:
-    if dtype in TOLERANCES:
-        return mx.full(shape, number, dtype)
     try:
+        if dtype in TOLERANCES:
+            return mx.full(shape, float(number), dtype)
         return mx.array(np.full(shape, number.__index__(), _word(dtype)))
     except (AttributeError, OverflowError):
         raise UserError(f"{name}: {number} is no {_word(dtype)}; write one that is") from None
@@ -370,12 +375,14 @@ def _twin(name: str, inputs: Arrays, outputs: Arrays) -> list[mx.array]:
     try:
         module = importlib.util.module_from_spec(found)
         found.loader.exec_module(module)
-        wanted = getattr(module, function)(*inputs.values())
+        wanted = getattr(module, function)(*map(mx.array, inputs.values()))  # copies: it may write into them
         wanted = [checker.as_array(y) for y in (wanted if isinstance(wanted, tuple | list) else [wanted])]
         mx.eval(wanted)
     except (Exception, SystemExit) as error:  # whatever somebody's code does
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"the twin {name} failed: {reason}") from error
+    if any(y.dtype == mx.complex64 for y in wanted):
+        raise UserError(f"the twin {name} returns complex numbers; return real ones")
     shapes = [[y.shape for y in ys] for ys in (wanted, outputs.values())]
     if shapes[0] != shapes[1]:
         raise UserError(f"the twin returns shapes {shapes[0]}, but the outputs have {shapes[1]}; make them the same")
