@@ -118,6 +118,8 @@ def short(x, n):
     return x[0]
 def leaves(x, n):
     raise SystemExit
+def loops(x, n):
+    while True: pass
 def turns(x, n):
     return x + 1j
 def writes(x, n):
@@ -251,6 +253,7 @@ def test_what_only_metal_forbids(own):
         ("softmax.metal", ["--input", "n=1.5"], "1.5 is no uint32"),
         ("softmax.metal", ["--input", "n=many"], "'many' is not a number"),
         ("softmax.metal", ["--input", "x=float32:2x150:3..1"], "has no numbers in it"),
+        ("softmax.metal", ["--call", "y[0] = x[0];"], "give one of them"),
         ("softmax.metal", ["--input", "x=float32:2x150:-inf..inf"], "-inf..inf reaches beyond float32"),
         ("softmax.metal", ["--input", "x=float32:2x150:-1e308..1e308"], "reaches beyond float32"),
         ("softmax.metal", ["--input", "x=int32:2x150:-1e40..1e40"], "reaches beyond float32"),
@@ -285,6 +288,22 @@ def test_an_array_that_is_no_numbers_is_one_line(tmp_path, values):
     fails(lambda: check_file_module._input("x", str(tmp_path / "x.npy"), None, None), "x.npy cannot be read: it holds")
 
 
+def test_a_twin_that_never_ends_is_one_line(own, monkeypatch):
+    monkeypatch.setattr(check_file_module, "TWIN_S", 0.1)
+    given = {"twin": [f"{own / 'twins.py'}:loops"]}
+    fails(lambda: check_file(own / "softmax.metal", given), "it took more than 0.1 s; mend its loop")
+
+
+@needs_compiler
+def test_a_comment_is_no_kernel_and_a_byte_order_mark_no_text(own):
+    text = f"\ufeff/* kernel void other(device float* (q\n*/\n{COUNT}// kernel void third("
+    (own / "count.metal").write_text(text)
+    checked = check_file(own / "count.metal", {"twin": [f"{own / 'twins.py'}:count"]})
+    assert not checked.report.findings, checked.report
+    (own / "count.metal").write_text(f"/*\n{COUNT}*/")
+    fails(lambda: check_file(own / "count.metal", {}), "has no kernel function")
+
+
 @needs_compiler
 def test_a_twin_may_write_into_its_arguments(own):
     checked = check_file(own / "softmax.metal", {"twin": [f"{own / 'twins.py'}:writes"]})
@@ -308,7 +327,13 @@ def test_a_report_is_never_written_over_a_kernel_of_ours():
 
 
 @pytest.mark.parametrize(
-    "function, said", [("short", "returns shapes"), ("turns", "returns complex numbers"), ("leaves", "SystemExit"), ("none", "no attribute")]
+    "function, said",
+    [
+        ("short", "returns shapes"),
+        ("turns", "returns complex numbers"),
+        ("leaves", "SystemExit"),
+        ("none", "no attribute"),
+    ],
 )
 def test_a_twin_that_is_wrong_is_one_line(own, function, said):
     fails(lambda: command("check", str(own / "softmax.metal"), "--twin", f"{own / 'twins.py'}:{function}"), said)

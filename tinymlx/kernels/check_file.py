@@ -10,15 +10,19 @@ How it is launched stands in lines of the file itself, or is given as `Settings`
     threadgroup=X,Y,Z       threads
     input NAME=...          DTYPE:SHAPE drawn at random, DTYPE:SHAPE:NUMBER, DTYPE:SHAPE:LOW..HIGH, a NUMBER alone, or FILE.npy
     output NAME=...         DTYPE:SHAPE, or DTYPE:SHAPE:0 where the kernel adds to what is there
-    twin=FILE.py:FUNCTION   gets the inputs in their order, as mx.arrays, and returns what the outputs must be
+    twin=FILE.py:FUNCTION   gets the inputs in their order, as mx.arrays, and returns what the outputs must be; it has 30 s
     tolerance=NUMBER        of an error, relative to the largest magnitude of the output or to 1
 
 Files that the lines name, and those that `#include "..."` names, lie beside the .metal file.
 """
 
+import contextlib
 import importlib.util
 import re
 import shlex
+import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +45,7 @@ TOLERANCES = {mx.float32: 1e-5, mx.float16: 2e-3, mx.bfloat16: 1.6e-2}  # others
 IN_METAL = {"float": "float32", "half": "float16", "bfloat": "bfloat16", "bool": "bool", "char": "int8", "uchar": "uint8", "short": "int16",
             "ushort": "uint16", "int": "int32", "uint": "uint32", "long": "int64", "ulong": "uint64"}  # fmt: skip
 MOST_TEXT, MOST_BYTES, MOST_THREADS = 1 << 20, 1 << 30, 1 << 24
+TWIN_S = 30  # as a kernel has for each schedule
 
 
 Arrays = dict[str, mx.array]
@@ -78,6 +83,8 @@ def check_file(path: Path, given: Settings, seed: int = 0) -> Checked:
     checker.check_launch(file, **launch)
     if (threads := int(np.prod(launch["grid"], dtype=object))) > MOST_THREADS:
         raise UserError(f"grid has {threads:,} threads; check at most {MOST_THREADS:,}, at smaller shapes")
+    if "kernel" in settings and "call" in settings:
+        raise UserError(f"{path}: kernel names a function that is run whole, call a line that uses one; give one of them")
     tolerance = _tolerance(settings["tolerance"][0]) if "tolerance" in settings else None
     text, whole = _with_includes(text, path), None
     if "call" not in settings:
@@ -153,7 +160,7 @@ def _read(path: Path) -> str:
     if len(raw) > MOST_TEXT:
         raise UserError(f"{path} is larger than 1 MiB; name a file with one kernel")
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text or not text.strip():
@@ -234,7 +241,7 @@ def _beside(text: str, path: Path) -> dict[str, str]:
 
 
 def _whole(text: str, function: str | None, file: str) -> compose.Composed:
-    if not re.search(r"\bkernel\b", re.sub(r"//[^\n]*", "", text)):
+    if not re.search(r"\bkernel\b", compose.blank(text)):
         raise UserError(
             f"{file} has no kernel function; say how its template is called, as in `// check: call twice<float>(x, y, i);`"
         )
@@ -367,17 +374,37 @@ def _look_strictly(composed: compose.Composed, report: Report) -> str | None:
     return None
 
 
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Raises TimeoutError in Python code that runs longer; only the main thread of a process can do so."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"it took more than {TWIN_S} s; mend its loop, or check at smaller shapes")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, TWIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _twin(name: str, inputs: Arrays, outputs: Arrays) -> list[mx.array]:
     file, _, function = name.rpartition(":")
     found = importlib.util.spec_from_file_location("twin", file) if file.endswith(".py") else None
     if found is None:
         raise UserError(f"twin {name!r} is not FILE.py:FUNCTION")
     try:
-        module = importlib.util.module_from_spec(found)
-        found.loader.exec_module(module)
-        wanted = getattr(module, function)(*map(mx.array, inputs.values()))  # copies: it may write into them
-        wanted = [checker.as_array(y) for y in (wanted if isinstance(wanted, tuple | list) else [wanted])]
-        mx.eval(wanted)
+        with _limited():
+            module = importlib.util.module_from_spec(found)
+            found.loader.exec_module(module)
+            wanted = getattr(module, function)(*map(mx.array, inputs.values()))  # copies: it may write into them
+            wanted = [checker.as_array(y) for y in (wanted if isinstance(wanted, tuple | list) else [wanted])]
+            mx.eval(wanted)
     except (Exception, SystemExit) as error:  # whatever somebody's code does
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"the twin {name} failed: {reason}") from error

@@ -93,17 +93,17 @@ def parse(text: str, function: str | None = None) -> Composed:
         expression = instance[1]
         function = expression.split("<")[0]
     text = re.sub(r"^template \[\[host_name\(.*$", "", text, flags=re.MULTILINE)
-    names = re.findall(r"(?:\[\[\s*kernel\b.*?\]\]|\bkernel)\s+void\s+(\w+)\s*\(", text)
+    bare = blank(text)
+    names = re.findall(r"(?:\[\[\s*kernel\b.*?\]\]|\bkernel)\s+void\s+(\w+)\s*\(", bare)
     if function is None:
         if len(names) != 1:
             raise UserError(f"the text holds {len(names)} kernels ({', '.join(names) or 'none'}); name the one to run")
         function = expression = names[0]
     elif function.split("<")[0] not in names:
         raise UserError(f"no kernel {function} in the text, only {', '.join(names) or 'none'}; name one of these")
-    start = re.search(rf"\bvoid\s+{function.split('<')[0]}\s*\(", text).end()
-    end = matching(text, start)
-    declared = _uncommented(text[start:end])
-    for name, value in _bound(text, expression).items():
+    start = re.search(rf"\bvoid\s+{function.split('<')[0]}\s*\(", bare).end()
+    declared = bare[start : matching(bare, start)]
+    for name, value in _bound(bare, expression).items():
         declared = re.sub(rf"\b{name}\b", value, declared)
     return Composed(text, expression, tuple(parameter(part) for part in split(declared)))
 
@@ -156,8 +156,9 @@ def split(text: str) -> list[str]:
     return [part for part in (*parts, text[begin:]) if part.strip()]
 
 
-def _uncommented(text: str) -> str:
-    return re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
+def blank(text: str) -> str:
+    """Comments as spaces, so that positions stay."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda f: re.sub(r"[^\n]", " ", f[0]), text, flags=re.DOTALL)
 
 
 def entry(composed: Composed) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tinymlx.errors import UserError
 from tinymlx.kernels.host import compiler, compose
-from tinymlx.kernels.host.compose import ADDRESS_SPACES
+from tinymlx.kernels.host.compose import ADDRESS_SPACES, blank
 
 NAMES = ("clang", *(f"clang-{version}" for version in range(22, 14, -1)))
 LANGUAGE = ["-cc1", "-triple", "x86_64-linux", "-target-feature", "+sse2", "-x", "clcpp", "-cl-std=clc++2021", "-fsyntax-only", "-w"]
@@ -52,7 +52,7 @@ def check(composed: compose.Composed) -> compiler.CompileError | None:
 
 def translate(composed: compose.Composed) -> str:
     """The composed text as C++ for OpenCL: no template around the kernel, no references among its parameters."""
-    text = re.sub(r'#include\s*[<"][^>"]*[>"]', "", composed.text)
+    text = re.sub(r'#include\s*[<"][^>"]*[>"]', "", blank(composed.text))
     name, _, values = composed.function.partition("<")
     head = re.compile(
         r"(?:template\s*<([^<>]*)>\s*)?(?:\[\[\s*kernel\b.*?\]\]|\bkernel)\s+void\s+(\w+)\s*\(", re.DOTALL
@@ -103,11 +103,6 @@ def located(text: str, position: int, message: str) -> compiler.CompileError:
     return compiler.CompileError(message, found[2] or "", int(found[1]))
 
 
-def _blank(text: str) -> str:
-    """Comments as spaces, so that positions stay."""
-    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda f: re.sub(r"[^\n]", " ", f[0]), text, flags=re.DOTALL)
-
-
 def functions(text: str) -> list[tuple[str, int, int, int]]:
     """(name, start of the parameters, their end, end of the body) of each function defined in the text."""
     found = []
@@ -130,7 +125,7 @@ def functions(text: str) -> list[tuple[str, int, int, int]]:
 
 def recursion(text: str) -> compiler.CompileError | None:
     """A function that reaches itself by calls; names that are overloaded are left out."""
-    text = _blank(text)
+    text = blank(text)
     defined = functions(text)
     names = [name for name, *_ in defined]
     calls = {
@@ -154,7 +149,7 @@ def recursion(text: str) -> compiler.CompileError | None:
 
 def bare_pointer(text: str) -> compiler.CompileError | None:
     """A pointer or reference declared without a word for its address space."""
-    text = _blank(text)
+    text = blank(text)
     types = {*re.findall(r"\b(?:typename|class)\s+(\w+)", text)}
     kind = rf"(?:{TYPES}[234]?|{'|'.join(sorted(types)) or 'T'})"
     for found in re.finditer(rf"([\w>\]]*)\s*(?<![\w:<])((?:const\s+)?{kind})\s*[*&]+\s*(\w+)\s*[=;,)\[]", text):
