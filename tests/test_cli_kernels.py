@@ -79,6 +79,21 @@ def line_of(text):
     return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
+def test_no_compiler_is_said_once(own, monkeypatch):
+    def missing():
+        raise UserError("no C++ compiler; set CXX")
+
+    monkeypatch.setattr("tinymlx.kernels.host.compiler.native", missing)
+    if mx.default_device() == mx.cpu:
+        fails(lambda: command("check"), "no C++ compiler")
+    fails(lambda: command("check", str(own / "softmax.metal")), "no C++ compiler")
+    monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
+    monkeypatch.setattr("tinymlx.cli.kernels._try", lambda row, key, case: row.update({key: 0.5}))
+    done = command("check")
+    assert done.exit_code == 0 and done.output.count("not watched: no C++ compiler; set CXX") == 1
+
+
+@needs_compiler
 def test_what_a_compiler_says_is_kept_whole(tmp_path, monkeypatch):
     def run():
         raise RuntimeError("program_source:7:3: error: unknown type name 'bfloat'\n" + 40 * "and more of it\n")
