@@ -403,6 +403,11 @@ def test_without_a_compiler(monkeypatch):
         compiler.native.cache_clear()
 
 
+def test_a_compiler_too_old_for_our_own_text_is_named():
+    error = compiler.first_error("/somewhere/metal.h:12:9: error: '_Float16' does not name a type")
+    assert "_Float16" in str(error) and "set CXX" in str(error) and not error.file
+
+
 @pytest.mark.parametrize(
     "chosen, said",
     [

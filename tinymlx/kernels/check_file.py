@@ -84,7 +84,9 @@ def check_file(path: Path, given: Settings, seed: int = 0) -> Checked:
     if (threads := int(np.prod(launch["grid"], dtype=object))) > MOST_THREADS:
         raise UserError(f"grid has {threads:,} threads; check at most {MOST_THREADS:,}, at smaller shapes")
     if "kernel" in settings and "call" in settings:
-        raise UserError(f"{path}: kernel names a function that is run whole, call a line that uses one; give one of them")
+        raise UserError(
+            f"{path}: kernel names a function that is run whole, call a line that uses one; give one of them"
+        )
     tolerance = _tolerance(settings["tolerance"][0]) if "tolerance" in settings else None
     text, whole = _with_includes(text, path), None
     if "call" not in settings:

@@ -285,7 +285,8 @@ def first_error(output: str) -> CompileError:
             if place and not is_ours(place[1]):
                 file, line = place[1], int(place[2])
                 break
-    assert not is_ours(file), output  # our own C++ must compile
+    if is_ours(file):  # a compiler that is too old, or not for this machine
+        return CompileError(f"{file}:{line}: {plain(found[3])}; set CXX to a newer g++ or clang++ of this machine")
     return CompileError(plain(found[3]), short(file), line)
 
 
