@@ -24,7 +24,7 @@ inline float sum_of_threadgroup(float value, uint lane, uint simdgroup, threadgr
 //
 // x and residual are read once each where RESIDUAL, x at most twice without. Neighbouring threads read neighbouring numbers. K is anything
 // from 1 on, also fewer than there are threads. Accumulate in float; sum_of_threadgroup<SIMDGROUPS>(...) is there, yours or the product's.
-// X, W and E are pointers; y and h belong to the row's threadgroup alone. rsqrt(v) is 1 / sqrt(v).
+// X, W and E are types to be read as x[i], weight[i], eps[0]. y and h belong to the row's threadgroup alone. rsqrt(v) is 1 / sqrt(v).
 template <typename T, bool RESIDUAL, int SIMDGROUPS, typename X, typename W, typename E>
 inline void rms_norm(
     X x, X residual, W weight, E eps, device T* y, device T* h, int K, uint row, uint lane_in_group, uint lane, uint simdgroup,

@@ -7,7 +7,7 @@ import pytest
 from tinymlx.kernels.metal import MetalKernel
 from tinymlx.kernels.qk_norm_rope import ours as qk_norm_rope
 from tinymlx.kernels.rms_norm import rms_norm
-from tinymlx.learn.grading import assert_bytes, assert_close, roundoff, to_float64
+from tinymlx.learn.grading import assert_bytes, assert_close, assert_true, roundoff, to_float64
 
 U = roundoff(mx.float32)
 
@@ -48,8 +48,10 @@ class TestTask1SumOfThreadgroup:
         assert_close(self.run(subject, x), want, bound, dtype=mx.float32, what="the sum")
 
     def test_in_the_norm(self, subject, draw):
-        """Three rows of 1,024, one threadgroup of eight simdgroups each."""
-        norm_against_float64(subject, draw(3, 1024), draw(1024))
+        """Three rows of 1,024, one threadgroup of eight simdgroups each, and three of 33, one of a single simdgroup: lanes have an order only by
+        barriers."""
+        for K in (1024, 33):
+            norm_against_float64(subject, draw(3, K), draw(K))
 
 
 def norm_against_float64(subject, x, weight, residual=None, eps=1e-6):
@@ -77,6 +79,36 @@ def norm_against_float64(subject, x, weight, residual=None, eps=1e-6):
 
 
 class TestTask2RmsNorm:
+    # Two simdgroups a row; each thread leaves the index that it has read last.
+    NOTED = MetalKernel(
+        "rms_norm",
+        inputs=["x", "weight", "eps"],
+        outputs=["y", "reads"],
+        body="""  struct Noted {
+    const device float* at;
+    device uint* note;
+    float operator[](uint i) const { *note = i; return at[i]; }
+  };
+  threadgroup float partial[2];
+  const uint rank = threadgroup_position_in_grid.x * 64 + thread_index_in_threadgroup;
+  reads[rank] = 0;
+  rms_norm<float, false, 2>(
+      Noted{x, reads + rank}, Noted{x, reads + rank}, weight, eps, y, y, 256, threadgroup_position_in_grid.x,
+      thread_index_in_threadgroup, thread_index_in_simdgroup, simdgroup_index_in_threadgroup, partial);
+""",
+    )
+
+    def test_neighbours_read_neighbours(self, subject, draw):
+        """256 numbers by 64 threads, four each: the 32 lanes of a simdgroup must read 2 pieces of 64 bytes at a time, so a thread's own numbers are 64
+        apart."""
+        launch = {"template": {}, "grid": (128, 1, 1), "threadgroup": (64, 1, 1)}
+        shapes, dtypes = [(2, 256), (128,)], [mx.float32, mx.uint32]
+        _, reads = subject.run(
+            self.NOTED, draw(2, 256), draw(256), mx.full(8, 1e-6), **launch, shapes=shapes, dtypes=dtypes
+        )
+        pieces = max(len(set(lanes // 16)) for lanes in np.array(reads).reshape(-1, 32))
+        assert_true(pieces <= 2, f"32 lanes read in {pieces} pieces of 64 bytes", expected="2", got=str(pieces))
+
     def test_fewer_numbers_than_threads(self, subject, draw):
         """Two rows of one number: 31 lanes have nothing to read, and still come to the barrier. eps stands under the root."""
         norm_against_float64(subject, mx.array([[1e-3], [-3.0]]), draw(1), eps=1e-6)
