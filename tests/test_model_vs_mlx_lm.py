@@ -194,7 +194,7 @@ def test_tied_embedding_serves_as_a_packed_head(tmp_path):
     assert_same(tiny.write_quantized(tmp_path / "model", packing, tie_word_embeddings=True, **QUANTIZABLE))
 
 
-@pytest.mark.parametrize("mode", ["affine", "mxfp4"])
+@pytest.mark.parametrize("mode", ["affine", pytest.param("mxfp4", marks=pytest.mark.full)])
 @pytest.mark.parametrize("model_type", ["qwen3", "qwen3_moe"])
 def test_folder_that_mlx_lm_quantised(model_type, mode, tmp_path):
     """Whatever `mlx_lm.convert` writes: the router of a mixture in 8 bits of its own, an index beside one file."""

@@ -192,6 +192,7 @@ def test_a_changed_header_byte_is_found_or_harmless(tmp_path, data):
         lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x),
     )
 )
+@pytest.mark.full
 def test_any_json_as_header(tmp_path, header):
     path = raw_file(tmp_path / "model.safetensors", json.dumps(header).encode(), bytes(16))
     with pytest.raises(UserError):

@@ -135,6 +135,7 @@ def test_draws_follow_the_exact_distribution(name, vocab):
 
 
 @pytest.mark.parametrize("options", [dict(), dict(top_k=50), dict(top_k=50, top_p=0.9), dict(top_p=0.5)])
+@pytest.mark.full
 def test_draws_at_the_size_of_a_real_vocabulary(options):
     p = SamplingParams(temperature=1.0, seed=5, **options)
     logits = random_logits(QWEN3_ROWS, seed=1)

@@ -87,6 +87,7 @@ def test_prompt_that_is_cached_already_is_answered_alike(model):  # case C02
         st.tuples(st.integers(0, 21), st.integers(1, 6), st.integers(0, 6), st.integers(0, 130)), min_size=1, max_size=6
     )
 )
+@pytest.mark.full
 def test_any_history_of_turns_gives_the_cold_answer(model, turns):
     """Prompts that share any prefix with the cache, answers stopped anywhere: the next one equals a fresh session's."""
     session = Session(model, Letters(), prefill_step_size=5)

@@ -135,6 +135,7 @@ def test_loading_takes_little_more_than_the_weights(source):
     assert mx.get_peak_memory() - before < 1.1 * loaded.nbytes
 
 
+@pytest.mark.full
 def test_the_readmes_library_example_runs(source, capsys):
     readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)

@@ -310,6 +310,7 @@ def test_a_transfer_that_breaks_is_continued(hub, fetch, model_files):
     assert len(starts) >= 3 and starts == sorted(set(starts))  # each from where the last one broke
 
 
+@pytest.mark.full
 def test_the_next_run_continues_what_a_killed_one_left(hub, fetch, model_files, tmp_path):
     script = (
         "import sys; from pathlib import Path; from tinymlx.hub import download as d;"

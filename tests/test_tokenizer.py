@@ -632,6 +632,7 @@ def test_qwen3(qwen3):
     assert qwen3.decode([151644, *think, 151645], skip_special_tokens=True) == "<think></think><tool_call>"
 
 
+@pytest.mark.full
 def test_qwen3_every_id_comes_back(qwen3):
     vocabulary = qwen3._vocabulary
     for token in range(qwen3.vocab_size):
