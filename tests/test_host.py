@@ -57,7 +57,11 @@ def text_of(call: dict) -> dict:
 
 
 @pytest.mark.parametrize(
-    "name, make", [pytest.param(*sound, marks=[pytest.mark.full] if at % 3 else []) for at, sound in enumerate(SOUND)]
+    "name, make",
+    [
+        pytest.param(*sound.values, id=sound.id, marks=[pytest.mark.full] if at % 3 else [])
+        for at, sound in enumerate(SOUND)
+    ],
 )
 def test_a_sound_kernel_is_right_and_clean(name, make):
     case = make()
