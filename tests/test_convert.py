@@ -451,6 +451,7 @@ if fault == "disk":  # writing more fails as on a full disk
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
 else:  # stand still in the middle
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background may have been started without
     real = writer.SafetensorsFile
     def wait(path):
         if "00002" in path.name:
